@@ -1,14 +1,12 @@
-"""DGD, EXTRA and NIDS on a quadratic problem of decent-bench, in decent-bench
-and in fedax.
+"""DGD, EXTRA and NIDS on a quadratic problem of decent-bench, in decent-bench and in fedax.
 
-decent-bench needs Python 3.13 and stays in an environment of its own; the two
-meet in a file.
+decent-bench needs Python 3.13 and stays in an environment of its own; the two meet in a file.
 
     ENVIRONMENT/bin/python against_decent_bench.py theirs FILE
     python against_decent_bench.py ours FILE
 
-The first command makes the problem and solves it with decent-bench. The
-second one solves it with fedax and compares the models.
+The first command makes the problem and solves it with decent-bench. The second one solves it with
+fedax and compares the models.
 """
 
 import sys
@@ -33,31 +31,21 @@ def theirs(path: Path) -> None:
     benchmark.configure("numpy", "cpu", seed=0, log_level=30)
     costs, _ = benchmark.create_quadratic_problem(size=SIZE, n_agents=AGENTS)
     network = networks.P2PNetwork(
-        nx.cycle_graph(AGENTS),
-        [Agent(cost, state_snapshot_period=ITERATIONS) for cost in costs],
+        nx.cycle_graph(AGENTS), [Agent(cost, state_snapshot_period=ITERATIONS) for cost in costs]
     )
     problem = benchmark.BenchmarkProblem(network)
     numbers = {
         "a": [np.asarray(getattr(cost.A, "value", cost.A)) for cost in costs],
-        "b": [
-            np.asarray(getattr(cost.b, "value", cost.b)).ravel()
-            for cost in costs
-        ],
+        "b": [np.asarray(getattr(cost.b, "value", cost.b)).ravel() for cost in costs],
     }
     for name in METHODS:
         method = getattr(p2p, name)(step_size=STEP)
         begin = time.perf_counter()
-        result = benchmark.benchmark(
-            [method], problem, ITERATIONS, progress_step=None
-        )
-        print(
-            f"decent-bench | {name} | {time.perf_counter() - begin:.2f} s",
-            flush=True,
-        )
+        result = benchmark.benchmark([method], problem, ITERATIONS, progress_step=None)
+        print(f"decent-bench | {name} | {time.perf_counter() - begin:.2f} s", flush=True)
         (states,) = result.states.values()
         numbers[name] = [
-            np.asarray(getattr(agent.x, "value", agent.x)).ravel()
-            for agent in states[0].agents()
+            np.asarray(getattr(agent.x, "value", agent.x)).ravel() for agent in states[0].agents()
         ]
     np.savez(path, **numbers)
 
@@ -72,22 +60,16 @@ def ours(path: Path) -> None:
     jax.config.update("jax_enable_x64", True)
     numbers = np.load(path)
     clients = [
-        {"a": a[None], "b": b[None]}
-        for a, b in zip(numbers["a"], numbers["b"], strict=True)
+        {"a": a[None], "b": b[None]} for a, b in zip(numbers["a"], numbers["b"], strict=True)
     ]
 
     def loss(x, examples):
-        return (
-            0.5 * jnp.einsum("nij,i,j->n", examples["a"], x, x)
-            + examples["b"] @ x
-        )
+        return 0.5 * jnp.einsum("nij,i,j->n", examples["a"], x, x) + examples["b"] @ x
 
     task = fedax.Task(jnp.zeros(SIZE), loss, clients)
     schedule = fedax.Schedule(steps=1, batch_size="full", weights="equal")
     for name in METHODS:
-        method = getattr(fedax, name)(
-            graph=fedax.Graph.of(nx.cycle_graph(AGENTS))
-        )
+        method = getattr(fedax, name)(graph=fedax.Graph.of(nx.cycle_graph(AGENTS)))
         for turn in ("first", "again"):
             begin = time.perf_counter()
             history = fedax.run(

@@ -1,12 +1,11 @@
-"""Decentralized federated averaging on MNIST: against FedAvg and DSGD, by
-bits, and by how well the graph is connected.
+"""Decentralized federated averaging on MNIST: against FedAvg and DSGD, by bits, and by how well the
+graph is connected.
 
-This benchmark trains the 2NN (199,210 parameters) on 20 clients of 3000
-images. All clients work in every round, with one local epoch of batches of
-50. FedAvg and DSGD use the learning rate 0.1. DFedAvgM uses 0.01 and momentum
-0.9, as in the paper. DSGD takes one step between communications. IID data run
-on a ring with 32, 16 and 8 bits. Data with two label shards for each client
-run on graphs from the ring to the complete one.
+This benchmark trains the 2NN (199,210 parameters) on 20 clients of 3000 images. All clients work in
+every round, with one local epoch of batches of 50. FedAvg and DSGD use the learning rate 0.1.
+DFedAvgM uses 0.01 and momentum 0.9, as in the paper. DSGD takes one step between communications.
+IID data run on a ring with 32, 16 and 8 bits. Data with two label shards for each client run on
+graphs from the ring to the complete one.
 
     python benchmarks/decentralized.py --out docs/findings/decentralized
 
@@ -61,55 +60,31 @@ def iid():
 def shards():
     yield "FedAvg", fedax.FedAvg(), SGD, EPOCH
     for name, graph in GRAPHS.items():
-        yield (
-            f"DFedAvgM, {name}",
-            fedax.DFedAvgM(graph=graph),
-            MOMENTUM,
-            EPOCH,
-        )
+        yield f"DFedAvgM, {name}", fedax.DFedAvgM(graph=graph), MOMENTUM, EPOCH
 
 
 def measure(partition, methods, rounds, seeds, progress):
-    task = sources.mnist(
-        partition=partition, clients=CLIENTS, model="mlp", seed=0
-    )
+    task = sources.mnist(partition=partition, clients=CLIENTS, model="mlp", seed=0)
     methods = list(methods)
     bar = progress.add_task(partition, total=len(methods) * len(seeds))
     rows = []
     for name, method, solver, schedule in methods:
         graph = getattr(method, "graph", None)
-        watched = [
-            TestAccuracy(),
-            *([] if graph is None else [NodeAccuracy(), Consensus()]),
-        ]
+        watched = [TestAccuracy(), *([] if graph is None else [NodeAccuracy(), Consensus()])]
         for seed in seeds:
-            options = {
-                "solver": solver,
-                "schedule": schedule,
-                "seed": seed,
-                "observe": watched,
-            }
+            options = {"solver": solver, "schedule": schedule, "seed": seed, "observe": watched}
             begun = time.perf_counter()
             history = fedax.run(
-                method,
-                task,
-                rounds=rounds,
-                observe_every=max(rounds // 20, 1),
-                **options,
+                method, task, rounds=rounds, observe_every=max(rounds // 20, 1), **options
             )
             assert history.outcome.ok, (name, history.outcome)
             for i, at in enumerate(history.rounds):
-                values = {
-                    key: float(history.metrics[key][i])
-                    for key in history.metrics
-                }
+                values = {key: float(history.metrics[key][i]) for key in history.metrics}
                 rows.append(
                     {
                         "data": partition,
                         "method": name,
-                        "lambda": ""
-                        if graph is None
-                        else round(graph.lam, 5),
+                        "lambda": "" if graph is None else round(graph.lam, 5),
                         "seed": seed,
                         "round": int(at),
                         "test_accuracy": values["test_accuracy"],
@@ -123,12 +98,8 @@ def measure(partition, methods, rounds, seeds, progress):
 
 
 def last(rows, data, method, column, over=1):
-    """Mean and deviation over seeds of the mean of the last observations, in
-    per cent.
-    """
-    mine = [
-        row for row in rows if row["data"] == data and row["method"] == method
-    ]
+    """Mean and deviation over seeds of the mean of the last observations, in per cent."""
+    mine = [row for row in rows if row["data"] == data and row["method"] == method]
     by_seed = [
         [row[column] for row in mine if row["seed"] == seed][-over:]
         for seed in sorted({row["seed"] for row in mine})
@@ -139,35 +110,19 @@ def last(rows, data, method, column, over=1):
 
 def methods_of(rows, data):
     return list(
-        dict.fromkeys(
-            (row["method"], row["lambda"])
-            for row in rows
-            if row["data"] == data
-        )
+        dict.fromkeys((row["method"], row["lambda"]) for row in rows if row["data"] == data)
     )
 
 
 def draw(rows, path):
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-    graphs = [
-        (method, lam)
-        for method, lam in methods_of(rows, "shards")
-        if lam != ""
-    ]
+    graphs = [(method, lam) for method, lam in methods_of(rows, "shards") if lam != ""]
     for column, label, mark in (
         ("test_accuracy", "mean of the clients' models", "o"),
         ("node_accuracy", "clients' own models", "s"),
     ):
-        points = sorted(
-            (lam, *last(rows, "shards", method, column, 3))
-            for method, lam in graphs
-        )
-        axes.errorbar(
-            *np.transpose(points),
-            fmt=f"{mark}-",
-            capsize=3,
-            label=f"DFedAvgM, {label}",
-        )
+        points = sorted((lam, *last(rows, "shards", method, column, 3)) for method, lam in graphs)
+        axes.errorbar(*np.transpose(points), fmt=f"{mark}-", capsize=3, label=f"DFedAvgM, {label}")
     axes.axhline(
         last(rows, "shards", "FedAvg", "test_accuracy", 3)[0],
         color="grey",
@@ -175,8 +130,7 @@ def draw(rows, path):
         label="FedAvg",
     )
     axes.set(
-        xlabel="lambda of the mixing matrix (0 complete, 1 disconnected)",
-        ylabel="test accuracy, %",
+        xlabel="lambda of the mixing matrix (0 complete, 1 disconnected)", ylabel="test accuracy, %"
     )
     axes.set_title("MNIST, two shards each, 20 clients")
     axes.grid(alpha=0.3)
@@ -206,16 +160,8 @@ if __name__ == "__main__":
             ]
     else:
         with Progress() as progress:
-            rows = measure(
-                "iid", iid(), arguments.iid_rounds, arguments.seeds, progress
-            )
-            rows += measure(
-                "shards",
-                shards(),
-                arguments.rounds,
-                arguments.seeds,
-                progress,
-            )
+            rows = measure("iid", iid(), arguments.iid_rounds, arguments.seeds, progress)
+            rows += measure("shards", shards(), arguments.rounds, arguments.seeds, progress)
         with table.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, list(rows[0]))
             writer.writeheader()

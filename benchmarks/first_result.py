@@ -1,12 +1,10 @@
-"""Seconds to import fedax, and from there to the demo's first panel, in new
-processes: python benchmarks/first_result.py.
+"""Seconds to import fedax, and from there to the demo's first panel, in new processes: python
+benchmarks/first_result.py.
 
-The first panel is FedAvg on the digits, with the demo's task, model,
-observers and schedule, for ten rounds. Cold: the cache of compiled programs
-is empty; warm: filled by the process before. `Python` is a script that calls
-`fedax.keep_programs()` and has one device; `command line` has a device for
-each core, whose programs are not kept. Nothing else should run meanwhile.
-"""
+The first panel is FedAvg on the digits, with the demo's task, model, observers and schedule, for
+ten rounds. Cold: the cache of compiled programs is empty; warm: filled by the process before.
+`Python` is a script that calls `fedax.keep_programs()` and has one device; `command line` has a
+device for each core, whose programs are not kept. Nothing else should run meanwhile."""
 
 import argparse
 import os
@@ -45,11 +43,7 @@ def seconds(code: str, cache: Path) -> float:
     """The number that a new process prints."""
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.PIPE, text=True
     )
     return float(done.stdout)
 
@@ -62,15 +56,13 @@ def main() -> None:
         for name, code in [("import", IMPORT), *WAYS.items()]:
             with tempfile.TemporaryDirectory() as folder:
                 for state in ("cold", "warm"):
-                    found.setdefault(
-                        name if code == IMPORT else f"{name}, {state}", []
-                    ).append(seconds(code, Path(folder)))
+                    found.setdefault(name if code == IMPORT else f"{name}, {state}", []).append(
+                        seconds(code, Path(folder))
+                    )
     print("| | median, s | of all | target |\n| --- | ---: | --- | ---: |")
     for name, values in found.items():
         every = ", ".join(f"{value:.2f}" for value in values)
-        print(
-            f"| {name} | {statistics.median(values):.2f} | {every} | {TARGETS.get(name, '')} |"
-        )
+        print(f"| {name} | {statistics.median(values):.2f} | {every} | {TARGETS.get(name, '')} |")
 
 
 if __name__ == "__main__":

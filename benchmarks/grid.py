@@ -1,5 +1,5 @@
-"""The speed-up of a grid as one compiled program over its members one after
-the other; the numbers agree.
+"""The speed-up of a grid as one compiled program over its members one after the other; the numbers
+agree.
 
 python benchmarks/grid.py [--settings 30] [--seeds 5] [--rounds 20]
 """
@@ -22,10 +22,7 @@ def main() -> None:
     given = parser.parse_args()
     set_up_jax()
     task = fedax.task("synthetic", alpha=1.0, beta=1.0)
-    grid = [
-        fedax.FedProx(mu=float(mu))
-        for mu in np.linspace(0.0, 1.0, given.settings)
-    ]
+    grid = [fedax.FedProx(mu=float(mu)) for mu in np.linspace(0.0, 1.0, given.settings)]
     seeds = list(range(given.seeds))
     options = {
         "solver": fedax.SGD(0.01),
@@ -39,38 +36,21 @@ def main() -> None:
         return fedax.run_grid(grid, task, seed=seeds, **options)
 
     def seed_by_seed() -> list[fedax.History]:
-        by_seed = [
-            fedax.run_grid(grid, task, seed=seed, **options) for seed in seeds
-        ]
-        return [
-            histories[k]
-            for k in range(given.settings)
-            for histories in by_seed
-        ]
+        by_seed = [fedax.run_grid(grid, task, seed=seed, **options) for seed in seeds]
+        return [histories[k] for k in range(given.settings) for histories in by_seed]
 
     def apart() -> list[fedax.History]:
         return [
-            fedax.run(algorithm, task, seed=seed, **options)
-            for algorithm in grid
-            for seed in seeds
+            fedax.run(algorithm, task, seed=seed, **options) for algorithm in grid for seed in seeds
         ]
 
-    def measured(
-        work: Callable[[], list[fedax.History]],
-    ) -> tuple[float, np.ndarray]:
+    def measured(work: Callable[[], list[fedax.History]]) -> tuple[float, np.ndarray]:
         begun = time.perf_counter()
         losses = [history.last("train_loss") for history in work()]
         return time.perf_counter() - begun, np.array(losses)
 
-    (
-        together(),
-        seed_by_seed(),
-        fedax.run(grid[0], task, **options),
-    )  # compiles
-    results = {
-        work.__name__: measured(work)
-        for work in (together, seed_by_seed, apart)
-    }
+    together(), seed_by_seed(), fedax.run(grid[0], task, **options)  # compiles
+    results = {work.__name__: measured(work) for work in (together, seed_by_seed, apart)}
     seconds, values = results["apart"]
     print(
         f"{given.settings} settings x {given.seeds} seeds, {given.rounds} rounds, compilation "

@@ -1,21 +1,17 @@
-"""Networks: fedax's models, PyTorch's modules in fedax, and PyTorch eager, in
-one run on the same machine.
+"""Networks: fedax's models, PyTorch's modules in fedax, and PyTorch eager, in one run on the same
+machine.
 
-A few rounds of FedAvg: every client takes an epoch of plain SGD in each.
-PyTorch takes the same steps on batches of the same sizes, with the same
-model: one process with all threads, and one process for each core with one
-thread. The benchmark itself only coordinates; every contestant has a process
-of its own, is warmed up, and they run in turns. Beside the samples per second
-of wall time stand those per second of CPU time, which other programs on the
-machine disturb less.
+A few rounds of FedAvg: every client takes an epoch of plain SGD in each. PyTorch takes the same
+steps on batches of the same sizes, with the same model: one process with all threads, and one
+process for each core with one thread. The benchmark itself only coordinates; every contestant has a
+process of its own, is warmed up, and they run in turns. Beside the samples per second of wall time
+stand those per second of CPU time, which other programs on the machine disturb less.
 
-With `--gpu` all contestants work on one GPU, with eight times as many
-clients. PyTorch is one process then, also with its step captured as a CUDA
-graph. Both libraries may use TF32.
+With `--gpu` all contestants work on one GPU, with eight times as many clients. PyTorch is one
+process then, also with its step captured as a CUDA graph. Both libraries may use TF32.
 
-    python benchmarks/layers.py            # tables; --workload, --repeat to
-    change python benchmarks/layers.py --gpu      # on a GPU, with JAX and
-    PyTorch built for it
+    python benchmarks/layers.py            # tables; --workload, --repeat to change
+    python benchmarks/layers.py --gpu      # on a GPU, with JAX and PyTorch built for it
 """
 
 import argparse
@@ -26,8 +22,7 @@ import subprocess
 import sys
 import time
 
-# clients, examples of each, batch, classes; an even number of clients keeps
-# two cores busy
+# clients, examples of each, batch, classes; an even number of clients keeps two cores busy
 SIZES = {
     "lenet": (8, 500, 64, 10),
     "mnist_cnn": (4, 200, 50, 10),
@@ -43,13 +38,9 @@ ROUNDS = {
     "resnet20": 2,
 }  # in each turn, a second or two
 GPU = "FEDAX_LAYERS_GPU" in os.environ
-"""Whether the contestants work on a GPU; they inherit the variable from
-`main`.
-"""
+"""Whether the contestants work on a GPU; they inherit the variable from `main`."""
 if GPU:
-    SIZES = {
-        name: (8 * clients, *rest) for name, (clients, *rest) in SIZES.items()
-    }
+    SIZES = {name: (8 * clients, *rest) for name, (clients, *rest) in SIZES.items()}
 RATE = 0.01
 TEXTS = ("lstm",)
 
@@ -60,9 +51,7 @@ def inputs(name, count):
     rng = np.random.default_rng(0)
     if name in TEXTS:
         return rng.integers(1, 80, (count, 80)).astype(np.int32)
-    return rng.random(
-        (count, 784 if name == "mnist_cnn" else 3072), np.float32
-    )
+    return rng.random((count, 784 if name == "mnist_cnn" else 3072), np.float32)
 
 
 def fedax_runner(name, kind, devices, threads):
@@ -99,18 +88,11 @@ def own_task(name, x, y):
     from fedax.models import CharLSTM, ResNet, cifar_cnn, lenet, mnist_cnn
     from fedax.tasks import classification
 
-    models = {
-        "lenet": lenet,
-        "mnist_cnn": mnist_cnn,
-        "cifar_cnn": cifar_cnn,
-        "resnet20": ResNet,
-    }
+    models = {"lenet": lenet, "mnist_cnn": mnist_cnn, "cifar_cnn": cifar_cnn, "resnet20": ResNet}
     models["lstm"] = lambda: CharLSTM(80, biases=2)
     clients, _, _, classes = SIZES[name]
     return classification(
-        fedax.FederatedData.from_arrays(
-            [{"x": x, "y": y}] * clients, classes=classes
-        ),
+        fedax.FederatedData.from_arrays([{"x": x, "y": y}] * clients, classes=classes),
         models[name](),
     )
 
@@ -121,14 +103,9 @@ def torch_task(name, x, y):
     import fedax
 
     def cross_entropy(logits, examples):
-        return optax.softmax_cross_entropy_with_integer_labels(
-            logits, examples["y"]
-        )
+        return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
 
-    client = {
-        "x": x if name in TEXTS else x.reshape(images(name, len(x))),
-        "y": y,
-    }
+    client = {"x": x if name in TEXTS else x.reshape(images(name, len(x))), "y": y}
     model = fedax.models.torch(torch_model(name), client["x"])
     return fedax.from_model(model, cross_entropy, [client] * SIZES[name][0])
 
@@ -160,37 +137,21 @@ def torch_model(name):
             def __init__(self, inputs, outputs):
                 super().__init__()
                 self.stride = outputs // inputs
-                self.one = nn.Conv2d(
-                    inputs, outputs, 3, self.stride, 1, bias=False
-                )
+                self.one = nn.Conv2d(inputs, outputs, 3, self.stride, 1, bias=False)
                 self.two = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-                self.norms = nn.ModuleList(
-                    [nn.GroupNorm(2, outputs), nn.GroupNorm(2, outputs)]
-                )
+                self.norms = nn.ModuleList([nn.GroupNorm(2, outputs), nn.GroupNorm(2, outputs)])
 
             def forward(self, x):
-                h = self.norms[1](
-                    self.two(torch.relu(self.norms[0](self.one(x))))
-                )
+                h = self.norms[1](self.two(torch.relu(self.norms[0](self.one(x)))))
                 if self.stride == 2:
-                    x = nn.functional.pad(
-                        x[:, :, ::2, ::2], (0, 0, 0, 0, 0, x.shape[1])
-                    )
+                    x = nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, x.shape[1]))
                 return torch.relu(h + x)
 
         widths = [16] * 4 + [32] * 3 + [64] * 3
         blocks = [Block(a, b) for a, b in itertools.pairwise(widths)]
-        first = [
-            nn.Conv2d(3, 16, 3, 1, 1, bias=False),
-            nn.GroupNorm(2, 16),
-            nn.ReLU(),
-        ]
+        first = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(2, 16), nn.ReLU()]
         return nn.Sequential(
-            *first,
-            *blocks,
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(64, 10),
+            *first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
         )
     stages, size, padding, widths = {
         "lenet": ([(3, 6), (6, 16)], 5, 0, (400, 120, 84, 10)),
@@ -199,11 +160,7 @@ def torch_model(name):
     }[name]
     layers = []
     for a, b in stages:
-        layers += [
-            nn.Conv2d(a, b, size, padding=padding),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-        ]
+        layers += [nn.Conv2d(a, b, size, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
     layers += [nn.Conv2d(64, 64, 3), nn.ReLU()] if name == "cifar_cnn" else []
     layers.append(nn.Flatten())
     for a, b in itertools.pairwise(widths):
@@ -251,9 +208,8 @@ def torch_runner(name, threads, channels_last, captured):
 
 
 def capture(step, x, size, batch):
-    """Returns the step as one CUDA graph for each size of a batch, which
-    reads its rows from one place.
-    """
+    """Returns the step as one CUDA graph for each size of a batch, which reads its rows from one
+    place."""
     import torch
 
     graphs = {}
@@ -261,9 +217,7 @@ def capture(step, x, size, batch):
         place = torch.arange(rows, device=x.device)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(
-            side
-        ):  # as PyTorch asks for before it captures
+        with torch.cuda.stream(side):  # as PyTorch asks for before it captures
             for _ in range(3):
                 step(place)
         torch.cuda.current_stream().wait_stream(side)
@@ -281,9 +235,7 @@ def capture(step, x, size, batch):
 
 
 def serve(name, kind, first, second):
-    """Warms up, then runs once for every line on standard input, and answers
-    with the seconds.
-    """
+    """Warms up, then runs once for every line on standard input, and answers with the seconds."""
     once, samples = (
         torch_runner(name, first, second, kind == "captured")
         if kind in ("torch", "captured")
@@ -296,33 +248,16 @@ def serve(name, kind, first, second):
         begun = time.perf_counter()
         busy = time.process_time()
         once()
-        print(
-            time.perf_counter() - begun,
-            time.process_time() - busy,
-            flush=True,
-        )
+        print(time.perf_counter() - begun, time.process_time() - busy, flush=True)
 
 
 class Contestant:
     """One or more processes that do a share of the work each."""
 
     def __init__(self, name, kind, first, second, copies=1):
-        command = [
-            sys.executable,
-            __file__,
-            "--serve",
-            name,
-            kind,
-            str(first),
-            str(int(second)),
-        ]
+        command = [sys.executable, __file__, "--serve", name, kind, str(first), str(int(second))]
         self.parts = [
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for _ in range(copies)
         ]
         answers = [part.stdout.readline().split() for part in self.parts]
@@ -336,8 +271,7 @@ class Contestant:
             part.stdin.write("\n")
             part.stdin.flush()
         answers = [
-            [float(number) for number in part.stdout.readline().split()]
-            for part in self.parts
+            [float(number) for number in part.stdout.readline().split()] for part in self.parts
         ]
         self.times.append(max(wall for wall, _ in answers))
         self.busy.append(sum(busy for _, busy in answers))
@@ -349,9 +283,7 @@ class Contestant:
 
 
 def cpu_entries(name):
-    """Returns the arguments of `Contestant` for every contestant on the
-    machine's cores.
-    """
+    """Returns the arguments of `Contestant` for every contestant on the machine's cores."""
     cores = os.cpu_count() or 1
     entries = {
         f"fedax, {cores} devices": ("fedax", cores, 1),
@@ -361,24 +293,13 @@ def cpu_entries(name):
         f"PyTorch, {cores} processes": ("torch", 1, False, cores),
     }
     if name not in TEXTS:
-        entries[f"PyTorch channels last, {cores} threads"] = (
-            "torch",
-            cores,
-            True,
-        )
-        entries[f"PyTorch channels last, {cores} processes"] = (
-            "torch",
-            1,
-            True,
-            cores,
-        )
+        entries[f"PyTorch channels last, {cores} threads"] = ("torch", cores, True)
+        entries[f"PyTorch channels last, {cores} processes"] = ("torch", 1, True, cores)
     return entries
 
 
 def gpu_entries(name):
-    """Returns the arguments of `Contestant` for every contestant on one
-    GPU.
-    """
+    """Returns the arguments of `Contestant` for every contestant on one GPU."""
     entries = {
         "fedax": ("fedax", 1, 1),
         "models.torch": ("models.torch", 1, 1),
@@ -412,13 +333,7 @@ def measure(name, repeat, only):
     }
     best = [
         max(column)
-        for column in zip(
-            *(
-                rate
-                for label, rate in rates.items()
-                if label.startswith("PyTorch")
-            )
-        )
+        for column in zip(*(rate for label, rate in rates.items() if label.startswith("PyTorch")))
     ]
     clients, size, batch, _ = SIZES[name]
     print(
@@ -431,14 +346,8 @@ def measure(name, repeat, only):
     )
     print("|---|---|---|---|---|---|---|---|")
     for label, rate in rates.items():
-        cells = [
-            f"{value:,.0f} | {value / top:.2f}"
-            for value, top in zip(rate, best)
-        ]
-        print(
-            f"| {label} | {' | '.join(cells)} | {contestants[label].first:.1f} |",
-            flush=True,
-        )
+        cells = [f"{value:,.0f} | {value / top:.2f}" for value, top in zip(rate, best)]
+        print(f"| {label} | {' | '.join(cells)} | {contestants[label].first:.1f} |", flush=True)
 
 
 if __name__ == "__main__":
@@ -446,12 +355,9 @@ if __name__ == "__main__":
         serve(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     else:
         parser = argparse.ArgumentParser(
-            description=__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        parser.add_argument(
-            "--workload", choices=list(SIZES), nargs="*", default=list(SIZES)
-        )
+        parser.add_argument("--workload", choices=list(SIZES), nargs="*", default=list(SIZES))
         parser.add_argument("--repeat", type=int, default=7)
         parser.add_argument(
             "--only",
@@ -459,20 +365,11 @@ if __name__ == "__main__":
             default=[],
             help="contestants whose names contain one of these words",
         )
-        parser.add_argument(
-            "--gpu", action="store_true", help="all contestants on one GPU"
-        )
+        parser.add_argument("--gpu", action="store_true", help="all contestants on one GPU")
         arguments = parser.parse_args()
         if arguments.gpu and not GPU:  # once more, with the sizes for a GPU
             # JAX leaves memory to the other contestants
-            shared = {
-                "FEDAX_LAYERS_GPU": "1",
-                "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-            }
-            os.execve(
-                sys.executable,
-                [sys.executable, *sys.argv],
-                os.environ | shared,
-            )
+            shared = {"FEDAX_LAYERS_GPU": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+            os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | shared)
         for workload in arguments.workload:
             measure(workload, arguments.repeat, arguments.only)

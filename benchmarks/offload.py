@@ -1,14 +1,11 @@
-"""SCAFFOLD with the clients' memories on the device, on the host and on disk:
-a round's time, and the most memory.
+"""SCAFFOLD with the clients' memories on the device, on the host and on disk: a round's time, and
+the most memory.
 
-python benchmarks/offload.py [--clients 100000 1000000] [--places device host
-disk]
+python benchmarks/offload.py [--clients 100000 1000000] [--places device host disk]
 
-Softmax of 60 features and 10 classes, 610 parameters, cohorts of ten clients
-with two examples each. Every row is a new process of 4,196 rounds: at most
-41,960 clients have a row in the stores. On the device everybody has: 2.4 GB
-for 10^6 clients.
-"""
+Softmax of 60 features and 10 classes, 610 parameters, cohorts of ten clients with two examples
+each. Every row is a new process of 4,196 rounds: at most 41,960 clients have a row in the stores.
+On the device everybody has: 2.4 GB for 10^6 clients."""
 
 import argparse
 import dataclasses
@@ -29,9 +26,8 @@ CLASSES = 10
 
 
 def measure(clients: int, place: Any) -> dict[str, float]:
-    """Milliseconds of a round in calls of many and of one, and the most
-    memory of the process in GB before the run and in all.
-    """
+    """Milliseconds of a round in calls of many and of one, and the most memory of the process in GB
+    before the run and in all."""
     import fedax
     from fedax.core import Ragged
     from fedax.data import FederatedData
@@ -41,33 +37,20 @@ def measure(clients: int, place: Any) -> dict[str, float]:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2 * clients, FEATURES), np.float32)
     examples = Ragged.flat(
-        {"x": x, "y": rng.integers(0, CLASSES, 2 * clients).astype(np.int32)},
-        np.full(clients, 2),
+        {"x": x, "y": rng.integers(0, CLASSES, 2 * clients).astype(np.int32)}, np.full(clients, 2)
     )
-    start = {
-        "W": np.zeros((FEATURES, CLASSES), np.float32),
-        "b": np.zeros(CLASSES, np.float32),
-    }
+    start = {"W": np.zeros((FEATURES, CLASSES), np.float32), "b": np.zeros(CLASSES, np.float32)}
 
     def loss(params: Any, data: Any, key: Any) -> Any:
         scores = data["x"] @ params["W"] + params["b"][None]
-        return -jax.nn.log_softmax(scores)[
-            jax.numpy.arange(len(data["y"])), data["y"]
-        ]
+        return -jax.nn.log_softmax(scores)[jax.numpy.arange(len(data["y"])), data["y"]]
 
-    task = fedax.Task(
-        lambda key: start, loss, FederatedData.from_arrays(examples)
-    )
+    task = fedax.Task(lambda key: start, loss, FederatedData.from_arrays(examples))
     engine = fedax.Simulation(devices=1, memory=place)
     options = RunOptions.of(
-        {
-            "schedule": fedax.Schedule(cohort=COHORT, batch_size=2),
-            "engine": engine,
-        }
+        {"schedule": fedax.Schedule(cohort=COHORT, batch_size=2), "engine": engine}
     )
-    options = dataclasses.replace(
-        options, rounds=ROUNDS, observe_every=ROUNDS
-    )
+    options = dataclasses.replace(options, rounds=ROUNDS, observe_every=ROUNDS)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     grid = Grid([fedax.SCAFFOLD()], task, [0], options)
     program = grid.program
@@ -89,26 +72,15 @@ def measure(clients: int, place: Any) -> dict[str, float]:
     together = rounds(ROUNDS, 15)
     single = rounds(1, 100)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return {
-        "together": together,
-        "single": single,
-        "before": before,
-        "most": most,
-        "rounds": done,
-    }
+    return {"together": together, "single": single, "before": before, "most": most, "rounds": done}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--clients", type=int, nargs="+", default=[10**5, 10**6]
-    )
-    parser.add_argument(
-        "--places", nargs="+", default=["device", "host", "disk"]
-    )
+    parser.add_argument("--clients", type=int, nargs="+", default=[10**5, 10**6])
+    parser.add_argument("--places", nargs="+", default=["device", "host", "disk"])
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
@@ -126,13 +98,7 @@ def main() -> None:
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}", flush=True)
     for clients in given.clients:
         for place in given.places:
-            command = [
-                sys.executable,
-                __file__,
-                "--measure",
-                str(clients),
-                place,
-            ]
+            command = [sys.executable, __file__, "--measure", str(clients), place]
             found = json.loads(
                 subprocess.run(
                     command, check=True, capture_output=True, text=True

@@ -1,14 +1,10 @@
-"""The time of a round against the size of the population, ten clients a
-round, interleaved.
+"""The time of a round against the size of the population, ten clients a round, interleaved.
 
-python benchmarks/population.py [--most 1000000] [--repeats 15] [--only
-asynchronous]
+python benchmarks/population.py [--most 1000000] [--repeats 15] [--only asynchronous]
 
-Beside it stand the time against the cohort, and the seconds and the memory
-that `FederatedData` and a task of the largest population take. `--only
-asynchronous` measures a step of an asynchronous server with 1,000 clients at
-work, with the time of the timetable.
-"""
+Beside it stand the time against the cohort, and the seconds and the memory that `FederatedData` and
+a task of the largest population take. `--only asynchronous` measures a step of an asynchronous
+server with 1,000 clients at work, with the time of the timetable."""
 
 import argparse
 import resource
@@ -42,29 +38,17 @@ class Runner:
     """One method on one population, compiled and warm."""
 
     def __init__(
-        self,
-        method: Any,
-        sampling: str,
-        clients: int,
-        cohort: int = COHORT,
-        clock: Any = None,
+        self, method: Any, sampling: str, clients: int, cohort: int = COHORT, clock: Any = None
     ) -> None:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(2 * clients, FEATURES)).astype(np.float32)
-        train = Ragged.flat(
-            {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}, np.full(clients, 2)
-        )
+        train = Ragged.flat({"x": x, "y": (x[:, 0] > 0).astype(np.int32)}, np.full(clients, 2))
         task = fedax.Task(
-            lambda key: np.zeros(FEATURES, np.float32),
-            logistic,
-            FederatedData.from_arrays(train),
+            lambda key: np.zeros(FEATURES, np.float32), logistic, FederatedData.from_arrays(train)
         )
         server = clock and fedax.Asynchronous(concurrency=1000)
         schedule = fedax.Schedule(
-            cohort=cohort,
-            sampling=sampling,
-            batch_size=2,
-            asynchronous=server,
+            cohort=cohort, sampling=sampling, batch_size=2, asynchronous=server
         )
         options = RunOptions(
             solver=fedax.SGD(0.1),
@@ -82,35 +66,23 @@ class Runner:
     def seconds(self, rounds: int) -> float:
         """The seconds of a round, of so many in one call."""
         begun = time.perf_counter()
-        self.state, _ = self.grid.program.advance(
-            self.state, self.done, rounds
-        )
+        self.state, _ = self.grid.program.advance(self.state, self.done, rounds)
         jax.block_until_ready(jax.tree.leaves(self.state))
         self.done += rounds
         return (time.perf_counter() - begun) / rounds
 
 
 def cohorts_of(clients: int, repeats: int) -> None:
-    """Prints the time of a round against the cohort, and the slope of both
-    logarithms: 1 is linear, less has fixed costs.
-    """
+    """Prints the time of a round against the cohort, and the slope of both logarithms: 1 is linear,
+    less has fixed costs."""
     sizes = (10, 30, 100, 300, 1000)
     for name, method in METHODS.items():
-        runners = [
-            Runner(method, "uniform", clients, cohort) for cohort in sizes
-        ]
-        times = np.array(
-            [
-                [runner.seconds(ROUNDS) for runner in runners]
-                for _ in range(repeats)
-            ]
-        )
+        runners = [Runner(method, "uniform", clients, cohort) for cohort in sizes]
+        times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
         medians = np.median(times, axis=0)
         slope = np.polyfit(np.log(sizes), np.log(medians), 1)[0]
         steepest = np.max(np.diff(np.log(medians)) / np.diff(np.log(sizes)))
-        cells = ", ".join(
-            f"{n}: {1e3 * t:.3f}" for n, t in zip(sizes, medians, strict=True)
-        )
+        cells = ", ".join(f"{n}: {1e3 * t:.3f}" for n, t in zip(sizes, medians, strict=True))
         print(
             f"{name}, {clients} clients, milliseconds by cohort: {cells}; slope {slope:.2f}, at "
             f"most {steepest:.2f}",
@@ -119,33 +91,24 @@ def cohorts_of(clients: int, repeats: int) -> None:
 
 
 def asynchronous(sizes: list[int], repeats: int) -> None:
-    """Prints the time of a server step of ten, with 1,000 clients at work,
-    against the population, interleaved.
-    """
+    """Prints the time of a server step of ten, with 1,000 clients at work, against the population,
+    interleaved."""
     runners = []
     for n in sizes:
         speed = np.random.default_rng(0).lognormal(size=n)
         clock = fedax.Clock(speed, latency=0.1)
         runners.append(Runner(fedax.FedAvg(), "uniform", n, clock=clock))
-    times = np.array(
-        [
-            [runner.seconds(ROUNDS) for runner in runners]
-            for _ in range(repeats)
-        ]
-    )
+    times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
     medians = np.median(times, axis=0)
     ratios = np.median(times / times[:, :1], axis=0)
     cells = ", ".join(
-        f"{n}: {1e3 * t:.3f} ({r:.2f})"
-        for n, t, r in zip(sizes, medians, ratios, strict=True)
+        f"{n}: {1e3 * t:.3f} ({r:.2f})" for n, t, r in zip(sizes, medians, ratios, strict=True)
     )
     print(f"FedBuff, milliseconds by population: {cells}", flush=True)
 
 
 def data_of(clients: int) -> None:
-    """Prints the cost of data that are split among many clients, and of a
-    task made of them.
-    """
+    """Prints the cost of data that are split among many clients, and of a task made of them."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2 * clients, FEATURES)).astype(np.float32)
     y = rng.integers(0, 2, 2 * clients)
@@ -168,10 +131,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["asynchronous"])
     given = parser.parse_args()
     if given.only:
-        asynchronous(
-            [n for n in (10**3, 10**4, 10**5) if n <= given.most],
-            given.repeats,
-        )
+        asynchronous([n for n in (10**3, 10**4, 10**5) if n <= given.most], given.repeats)
         return
     data_of(given.most)
     cohorts_of(min(given.most, 10**5), given.repeats)
@@ -185,10 +145,7 @@ def main() -> None:
             runners = [Runner(method, sampling, clients) for clients in sizes]
             for rounds in (ROUNDS, 1):
                 times = np.array(
-                    [
-                        [runner.seconds(rounds) for runner in runners]
-                        for _ in range(given.repeats)
-                    ]
+                    [[runner.seconds(rounds) for runner in runners] for _ in range(given.repeats)]
                 )
                 medians = np.median(times, axis=0)
                 ratios = np.median(times / times[:, :1], axis=0)
@@ -196,10 +153,7 @@ def main() -> None:
                     f"{n}: {1e3 * t:.3f} ({r:.2f})"
                     for n, t, r in zip(sizes, medians, ratios, strict=True)
                 )
-                print(
-                    f"{name}, {sampling}, {rounds} in a call: {cells}",
-                    flush=True,
-                )
+                print(f"{name}, {sampling}, {rounds} in a call: {cells}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""The native layers' products on one thread, in GFLOP/s, beside what the core
-reaches in a large product of matrices.
+"""The native layers' products on one thread, in GFLOP/s, beside what the core reaches in a large
+product of matrices.
 
-The extension is called as XLA calls it, without XLA. Times are CPU time and
-the rows run in turns, so that other programs on the machine disturb the
-medians less. The core's rate is the better of NumPy's BLAS and XLA. Products
-below half of it are listed with the rate at which their arrays move, beside
-that of a copy.
+The extension is called as XLA calls it, without XLA. Times are CPU time and the rows run in turns,
+so that other programs on the machine disturb the medians less. The core's rate is the better of
+NumPy's BLAS and XLA. Products below half of it are listed with the rate at which their arrays move,
+beside that of a copy.
 
     python benchmarks/products.py          # --repeat to change
 """
@@ -15,15 +14,7 @@ import ctypes
 import os
 import statistics
 import time
-from ctypes import (
-    POINTER,
-    byref,
-    c_int32,
-    c_int64,
-    c_size_t,
-    c_void_p,
-    pointer,
-)
+from ctypes import POINTER, byref, c_int32, c_int64, c_size_t, c_void_p, pointer
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -53,30 +44,17 @@ EXECUTE = 3
 
 
 def struct(*fields):
-    return type(
-        "Frame",
-        (ctypes.Structure,),
-        {"_fields_": [(name, kind) for name, kind in fields]},
-    )
+    return type("Frame", (ctypes.Structure,), {"_fields_": [(name, kind) for name, kind in fields]})
 
 
 HEAD = [("size", c_size_t), ("extension", c_void_p)]
 Buffer = struct(
-    *HEAD,
-    ("type", c_int32),
-    ("data", c_void_p),
-    ("rank", c_int64),
-    ("dims", POINTER(c_int64)),
+    *HEAD, ("type", c_int32), ("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64))
 )
 Buffers = struct(
-    *HEAD,
-    ("count", c_int64),
-    ("kinds", c_void_p),
-    ("items", POINTER(POINTER(Buffer))),
+    *HEAD, ("count", c_int64), ("kinds", c_void_p), ("items", POINTER(POINTER(Buffer)))
 )
-Numbers = struct(
-    ("type", c_int32), ("count", c_size_t), ("data", POINTER(c_int64))
-)
+Numbers = struct(("type", c_int32), ("count", c_size_t), ("data", POINTER(c_int64)))
 Attributes = struct(
     *HEAD,
     ("count", c_int64),
@@ -96,17 +74,10 @@ class Product:
     def __init__(self, library, kind, shapes, stride, padding):
         self.run = library.fedax_convolve
         self.kept = []
-        numbers = self.keep(
-            (c_int64 * 5)(kind, stride, stride, padding, padding)
-        )
+        numbers = self.keep((c_int64 * 5)(kind, stride, stride, padding, padding))
         numbers = self.keep(Numbers(0, 5, numbers))
         attributes = Attributes(
-            0,
-            None,
-            1,
-            None,
-            None,
-            self.keep((POINTER(Numbers) * 1)(pointer(numbers))),
+            0, None, 1, None, None, self.keep((POINTER(Numbers) * 1)(pointer(numbers)))
         )
         self.call = Call(
             0, None, None, None, EXECUTE, self.buffers(shapes[:2]), self.buffers(shapes[2:]), attributes
@@ -120,9 +91,7 @@ class Product:
         made = []
         for shape in shapes:
             data = self.keep(
-                np.random.default_rng(0)
-                .normal(size=int(np.prod(shape)) + 16)
-                .astype(np.float32)
+                np.random.default_rng(0).normal(size=int(np.prod(shape)) + 16).astype(np.float32)
             )
             aligned = data.ctypes.data + -data.ctypes.data % 64
             made.append(
@@ -137,18 +106,14 @@ class Product:
                     )
                 )
             )
-        items = (POINTER(Buffer) * len(made))(
-            *(pointer(buffer) for buffer in made)
-        )
+        items = (POINTER(Buffer) * len(made))(*(pointer(buffer) for buffer in made))
         return Buffers(0, None, len(made), None, self.keep(items))
 
     def __call__(self):
         self.run(byref(self.call))
 
 
-def products(
-    library, batch, size, channels, outputs, kernel, stride, padding
-):
+def products(library, batch, size, channels, outputs, kernel, stride, padding):
     after = (size + 2 * padding - kernel) // stride + 1
     x = (1, batch, size, size, channels)
     y = (1, batch, after, after, outputs)
@@ -171,25 +136,13 @@ def clocked(run):
 def measure(repeat):
     folder = Path(fedax.ops.__file__).parent
     library = ctypes.CDLL(
-        str(
-            next(
-                p
-                for s in EXTENSION_SUFFIXES
-                if (p := folder / f"_native{s}").is_file()
-            )
-        )
+        str(next(p for s in EXTENSION_SUFFIXES if (p := folder / f"_native{s}").is_file()))
     )
-    matrix = (
-        np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
-    )
+    matrix = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
     held = jax.device_put(matrix)
     multiply = jax.jit(lambda m: m @ m)
     source, goal = np.ones((2, 1 << 20), np.float32)
-    cells = [
-        triple
-        for sizes in LAYERS.values()
-        for triple in products(library, *sizes)
-    ]
+    cells = [triple for sizes in LAYERS.values() for triple in products(library, *sizes)]
     yardsticks = [
         lambda: matrix @ matrix,
         lambda: multiply(held).block_until_ready(),
@@ -198,9 +151,7 @@ def measure(repeat):
     times = [[] for _ in (*cells, *yardsticks)]
     with threadpool_limits(1):
         for turn in range(repeat + 1):  # the first one warms up
-            for run, own in zip(
-                (*(cell[0] for cell in cells), *yardsticks), times
-            ):
+            for run, own in zip((*(cell[0] for cell in cells), *yardsticks), times):
                 seconds = clocked(run)
                 own += [seconds] if turn else []
     *medians, blas, xla, copy = [statistics.median(own) for own in times]
@@ -212,28 +163,16 @@ def measure(repeat):
         f"{repeat} turns, medians; a product of 1024 x 1024 matrices: {blas:.0f} GFLOP/s in "
         f"NumPy's BLAS, {xla:.0f} in XLA"
     )
-    print(
-        f"\n| GFLOP/s (of {peak:.0f}) | {' | '.join(KINDS)} |\n|---|---|---|---|"
-    )
-    rates = [
-        flops / seconds / 1e9
-        for (_, flops, _), seconds in zip(cells, medians)
-    ]
+    print(f"\n| GFLOP/s (of {peak:.0f}) | {' | '.join(KINDS)} |\n|---|---|---|---|")
+    rates = [flops / seconds / 1e9 for (_, flops, _), seconds in zip(cells, medians)]
     for row, name in enumerate(LAYERS):
         print(
             f"| {name} | "
-            + " | ".join(
-                f"{r:.0f} ({r / peak:.2f})"
-                for r in rates[3 * row : 3 * row + 3]
-            )
+            + " | ".join(f"{r:.0f} ({r / peak:.2f})" for r in rates[3 * row : 3 * row + 3])
             + " |"
         )
-    print(
-        f"\nBelow half, with the rate of their arrays; a copy of 4 MB: {copy:.0f} GB/s"
-    )
-    for place, ((_, _, moved), seconds, rate) in enumerate(
-        zip(cells, medians, rates)
-    ):
+    print(f"\nBelow half, with the rate of their arrays; a copy of 4 MB: {copy:.0f} GB/s")
+    for place, ((_, _, moved), seconds, rate) in enumerate(zip(cells, medians, rates)):
         if rate < peak / 2:
             print(
                 f"- {list(LAYERS)[place // 3]}, {KINDS[place % 3]}: "

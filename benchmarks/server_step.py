@@ -1,21 +1,19 @@
-"""The cost of FedAWARE's server: 100 clients with about 100,000 parameters,
-cohorts of 10, as a share of a round.
+"""The cost of FedAWARE's server: 100 clients with about 100,000 parameters, cohorts of 10, as a
+share of a round.
 
-A round as in the paper's experiments: three epochs of batches of 64. Two
-models: the paper's CNN (122,570 parameters, 500 images of 32 x 32 x 3 a
-client), and as the cheapest round of that size an MLP 784-128-10 (101,770
-parameters, 600 images of 28 x 28 a client). The server keeps 100 momenta of
-the model's size, updates their Gram matrix in the cohort's rows, finds the
-shortest convex combination and steps. Two measures, from runs interleaved on
-one machine:
+A round as in the paper's experiments: three epochs of batches of 64. Two models: the paper's CNN
+(122,570 parameters, 500 images of 32 x 32 x 3 a client), and as the cheapest round of that size an
+MLP 784-128-10 (101,770 parameters, 600 images of 28 x 28 a client). The server keeps 100 momenta of
+the model's size, updates their Gram matrix in the cohort's rows, finds the shortest convex
+combination and steps. Two measures, from runs interleaved on one machine:
 
-- `idle`: the same rounds with clients that send an update without working;
-  all that is left is the server's, an upper bound.
-- `difference`: rounds of FedAWARE minus rounds of FedAvg with the same work;
-  noisy, as it is a small difference.
+- `idle`: the same rounds with clients that send an update without working; all that is left is the
+  server's, an upper bound.
+- `difference`: rounds of FedAWARE minus rounds of FedAvg with the same work; noisy, as it is a
+  small difference.
 
-    python benchmarks/server_step.py python benchmarks/server_step.py --model
-    mlp --before 40 --rounds 10 --repeat 9
+    python benchmarks/server_step.py
+    python benchmarks/server_step.py --model mlp --before 40 --rounds 10 --repeat 9
 """
 
 import argparse
@@ -44,9 +42,8 @@ RELEASED = {"normalize": "unit", "startup": "explore", "feedback": True}
 
 
 class Idle(fedax.FedAWARE):
-    """FedAWARE whose clients send at once, each the model's entries in its
-    own order, so that momenta differ.
-    """
+    """FedAWARE whose clients send at once, each the model's entries in its own order, so that
+    momenta differ."""
 
     def train(self, client, x):
         return fedax.Upload(1e-2 * jnp.roll(x, 997 * client.index))
@@ -62,9 +59,7 @@ def measure(model, before, rounds, repeat):
         }
         for _ in range(CLIENTS)
     ]
-    task = classification(
-        FederatedData.from_arrays(clients, classes=CLASSES), build()
-    )
+    task = classification(FederatedData.from_arrays(clients, classes=CLASSES), build())
     methods = {
         "FedAvg": fedax.FedAvg(),
         "FedAWARE": fedax.FedAWARE(),
@@ -76,9 +71,7 @@ def measure(model, before, rounds, repeat):
     times = {name: [] for name in methods}
     # most clients have been seen before the clock starts
     ready = {
-        n: fedax.run(
-            method, task, rounds=before, observe_every=before, **options
-        )
+        n: fedax.run(method, task, rounds=before, observe_every=before, **options)
         for n, method in methods.items()
     }
 
@@ -98,8 +91,8 @@ def measure(model, before, rounds, repeat):
 
     for turn in range(repeat + 1):
         for name in methods:
-            # a run also carries the state in and out, once: what one more
-            # round costs is a difference
+            # a run also carries the state in and out, once: what one more round costs is a
+            # difference
             short = seconds(name, 1)
             long = seconds(name, 1 + rounds)
             if turn:  # the first turn compiles
@@ -128,24 +121,14 @@ def table(seconds):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--model", choices=MODELS, default="cnn")
-    parser.add_argument(
-        "--before", type=int, default=2, help="rounds before the clock starts"
-    )
+    parser.add_argument("--before", type=int, default=2, help="rounds before the clock starts")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument(
-        "--json", help="also write seconds and shares to this file"
-    )
+    parser.add_argument("--json", help="also write seconds and shares to this file")
     arguments = parser.parse_args()
     assert jnp.zeros(()).dtype == jnp.float32
-    found = measure(
-        arguments.model, arguments.before, arguments.rounds, arguments.repeat
-    )
-    result = {
-        "backend": jax.default_backend(),
-        "seconds": found,
-        "shares": table(found),
-    }
+    found = measure(arguments.model, arguments.before, arguments.rounds, arguments.repeat)
+    result = {"backend": jax.default_backend(), "seconds": found, "shares": table(found)}
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(result, file, indent=2)

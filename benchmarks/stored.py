@@ -1,13 +1,10 @@
-"""Clients that are read from files: seconds of a round and memory against the
-size of the population, each in a new process.
+"""Clients that are read from files: seconds of a round and memory against the size of the
+population, each in a new process.
 
-python benchmarks/stored.py [--clients 100000 1000000 10000000] [--features
-60] [--folder FOLDER]
+python benchmarks/stored.py [--clients 100000 1000000 10000000] [--features 60] [--folder FOLDER]
 
-The largest files are clients x 2 x (4 x features + 4) bytes: 4.9 GB for the
-default. As root on Linux, `--cold` also measures the first 256 rounds after
-the system's cache of files was emptied.
-"""
+The largest files are clients x 2 x (4 x features + 4) bytes: 4.9 GB for the default. As root on
+Linux, `--cold` also measures the first 256 rounds after the system's cache of files was emptied."""
 
 import argparse
 import json
@@ -39,16 +36,13 @@ def people(clients: int, features: int) -> Iterator[dict[str, np.ndarray]]:
 
 
 def measure(folder: str, cold: bool) -> dict[str, float]:
-    """Seconds of opening, of a round, and of the loss of everybody, and the
-    most memory of the process in GB.
-    """
+    """Seconds of opening, of a round, and of the loss of everybody, and the most memory of the
+    process in GB."""
     import fedax
 
     begun = time.perf_counter()
     data = fedax.data.stored(folder)
-    task = fedax.classification(
-        data, fedax.models.Softmax(data.train[0]["x"].shape[1], CLASSES)
-    )
+    task = fedax.classification(data, fedax.models.Softmax(data.train[0]["x"].shape[1], CLASSES))
     opened = time.perf_counter() - begun
     common: dict[str, Any] = {
         "schedule": fedax.Schedule(cohort=COHORT, batch_size=2),
@@ -56,26 +50,18 @@ def measure(folder: str, cold: bool) -> dict[str, float]:
     }
 
     def rounds(seed: int) -> float:
-        options = common | {
-            "rounds": ROUNDS,
-            "observe": [],
-            "observe_every": ROUNDS,
-        }
+        options = common | {"rounds": ROUNDS, "observe": [], "observe_every": ROUNDS}
         history = fedax.run(fedax.FedAvg(), task, seed=seed, **options)
         return (history.seconds[-1] - history.seconds[0]) / ROUNDS
 
     rounds(0)
     if cold:
-        subprocess.run(
-            "sync; echo 3 > /proc/sys/vm/drop_caches", shell=True, check=True
-        )
+        subprocess.run("sync; echo 3 > /proc/sys/vm/drop_caches", shell=True, check=True)
         return {"round": rounds(1)}
     a_round = float(np.median([rounds(seed) for seed in range(1, 6)]))
     watch = [fedax.observe.TrainLoss()]
     for _ in range(2):  # the first one compiles
-        history = fedax.run(
-            fedax.FedAvg(), task, rounds=0, observe=watch, **common
-        )
+        history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=watch, **common)
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return {
         "open": opened,
@@ -87,12 +73,9 @@ def measure(folder: str, cold: bool) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--clients", type=int, nargs="+", default=[10**5, 10**6, 10**7]
-    )
+    parser.add_argument("--clients", type=int, nargs="+", default=[10**5, 10**6, 10**7])
     parser.add_argument("--features", type=int, default=60)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--cold", action="store_true")
@@ -112,9 +95,9 @@ def main() -> None:
             str(int(cold)),
         ]
         return json.loads(
-            subprocess.run(
-                command, check=True, capture_output=True, text=True
-            ).stdout.splitlines()[-1]
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[
+                -1
+            ]
         )
 
     from fedax.data import store
@@ -130,23 +113,15 @@ def main() -> None:
             begun = time.perf_counter()
             store(folder, people(clients, given.features), classes=CLASSES)
             written = time.perf_counter() - begun
-            size = (
-                sum(file.stat().st_size for file in folder.rglob("*.npy"))
-                / 1e9
-            )
+            size = sum(file.stat().st_size for file in folder.rglob("*.npy")) / 1e9
             found = apart(folder, False)
             cells = (
                 f"{found['open']:.2f} | {1e3 * found['round']:.2f} | {found['loss']:.2f} | "
                 f"{found['GB']:.2f}"
             )
-            print(
-                f"| {clients:,} | {size:.2f} | {written:.1f} | {cells} |",
-                flush=True,
-            )
+            print(f"| {clients:,} | {size:.2f} | {written:.1f} | {cells} |", flush=True)
             if given.cold and clients == given.clients[-1]:
-                median = 1e3 * np.median(
-                    [apart(folder, True)["round"] for _ in range(3)]
-                )
+                median = 1e3 * np.median([apart(folder, True)["round"] for _ in range(3)])
                 print(f"\nFrom cold files: {median:.2f} ms a round")
             shutil.rmtree(folder)
 

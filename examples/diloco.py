@@ -1,8 +1,8 @@
-"""DiLoCo on a language model of characters: AdamW at the clients, whose state
-they keep, and Nesterov momentum outside.
+"""DiLoCo on a language model of characters: AdamW at the clients, whose state they keep, and
+Nesterov momentum outside.
 
-Printed beside it: the same with AdamW afresh in every round, and plain
-averages (a server step of 1 without momentum).
+Printed beside it: the same with AdamW afresh in every round, and plain averages (a server step of 1
+without momentum).
 """
 
 import numpy as np
@@ -13,9 +13,7 @@ import fedax
 
 texts = fedax.data.roles_of(SCENE)
 clients = {role: sequences(text, LETTERS, 16) for role, text in texts.items()}
-model = fedax.models.linen(
-    Transformer(len(LETTERS)), clients["BERNARDO"]["x"]
-)
+model = fedax.models.linen(Transformer(len(LETTERS)), clients["BERNARDO"]["x"])
 task = fedax.from_model(model, loss, clients)
 
 schedule = fedax.Schedule(steps=10, batch_size=4)

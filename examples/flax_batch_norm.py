@@ -1,5 +1,5 @@
-"""A Flax CNN with batch norm, on digits of another contrast at every client:
-averaged, with local statistics, by FedBN.
+"""A Flax CNN with batch norm, on digits of another contrast at every client: averaged, with local
+statistics, by FedBN.
 """
 
 import numpy as np
@@ -21,9 +21,7 @@ class CNN(nnx.Module):
 
 
 def loss(outputs, examples):
-    return optax.softmax_cross_entropy_with_integer_labels(
-        outputs, examples["y"]
-    )
+    return optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])
 
 
 def lit(examples, contrast, light):
@@ -44,19 +42,12 @@ for method, policy in (
     task = fedax.from_model(
         fedax.models.nnx(CNN),
         loss,
-        fedax.FederatedData.from_arrays(
-            lit(data.train, *scene), test=lit(data.test, *scene)
-        ),
+        fedax.FederatedData.from_arrays(lit(data.train, *scene), test=lit(data.test, *scene)),
         state_policy=policy,
     )
     observe = [fedax.observe.LocalAccuracy()]
     history = fedax.run(
-        method,
-        task,
-        solver=fedax.SGD(0.05),
-        rounds=20,
-        observe=observe,
-        observe_every=4,
+        method, task, solver=fedax.SGD(0.05), rounds=20, observe=observe, observe_every=4
     )
     print(
         f"{type(method).__name__}, statistics {policy}: local accuracy "

@@ -1,6 +1,4 @@
-"""A Haiku function with dropout, which trains with a random key and is
-evaluated without one.
-"""
+"""A Haiku function with dropout, which trains with a random key and is evaluated without one."""
 
 import haiku as hk
 import jax
@@ -11,15 +9,11 @@ import fedax
 
 def network(x, is_training):
     x = jax.nn.relu(hk.Linear(32)(x))
-    return hk.Linear(10)(
-        hk.dropout(hk.next_rng_key(), 0.2, x) if is_training else x
-    )
+    return hk.Linear(10)(hk.dropout(hk.next_rng_key(), 0.2, x) if is_training else x)
 
 
 def loss(outputs, examples):
-    return optax.softmax_cross_entropy_with_integer_labels(
-        outputs, examples["y"]
-    )
+    return optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])
 
 
 data = fedax.data.digits("shards", clients=10)

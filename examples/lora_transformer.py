@@ -1,5 +1,5 @@
-"""Low-rank adapters (LoRA) for a small transformer that stays frozen: every
-client sends the adapters alone.
+"""Low-rank adapters (LoRA) for a small transformer that stays frozen: every client sends the
+adapters alone.
 """
 
 import jax
@@ -11,9 +11,7 @@ import fedax
 
 texts = fedax.data.roles_of(SCENE)
 clients = {role: sequences(text, LETTERS, 16) for role, text in texts.items()}
-model = fedax.models.linen(
-    Transformer(len(LETTERS)), clients["BERNARDO"]["x"]
-)
+model = fedax.models.linen(Transformer(len(LETTERS)), clients["BERNARDO"]["x"])
 options = {
     "solver": fedax.Optax(optax.adam(1e-2)),
     "schedule": fedax.Schedule(steps=20, batch_size=4),
@@ -23,9 +21,7 @@ options = {
 known = fedax.from_model(model, loss, [clients["BERNARDO"]])
 base = fedax.run(fedax.FedAvg(), known, rounds=5, **options)
 task = fedax.from_model(model, loss, clients)
-adapted = fedax.lora(
-    task, 4, targets=["*.attention.kernel", "*.wide.kernel"], params=base
-)
+adapted = fedax.lora(task, 4, targets=["*.attention.kernel", "*.wide.kernel"], params=base)
 tuned = fedax.run(fedax.FedAvg(), adapted, rounds=10, **options)
 sent = tuned.bits.up[0] // 32 // len(clients)
 size = sum(leaf.size for leaf in jax.tree.leaves(base.params))

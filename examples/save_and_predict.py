@@ -1,6 +1,4 @@
-"""A model saved, loaded into a fresh task, trained on, and asked for
-predictions.
-"""
+"""A model saved, loaded into a fresh task, trained on, and asked for predictions."""
 
 import jax
 import numpy as np
@@ -14,15 +12,9 @@ history.save("digits.safetensors")
 params = fedax.load_params("digits.safetensors", like=task)
 own = task.test[3]
 probabilities = task.predict(params, own["x"])
-print(
-    f"client 3: {np.mean(probabilities.argmax(1) == own['y']):.3f} of its test digits are told"
-)
+print(f"client 3: {np.mean(probabilities.argmax(1) == own['y']):.3f} of its test digits are told")
 further = fedax.run(
-    fedax.FedAvg(),
-    task,
-    params="digits.safetensors",
-    solver=fedax.SGD(0.1),
-    rounds=5,
+    fedax.FedAvg(), task, params="digits.safetensors", solver=fedax.SGD(0.1), rounds=5
 )
 moved = sum(
     float(abs(a - b).sum())

@@ -1,12 +1,9 @@
-"""Code blocks of README and docs: what language each has, and why one does
-not run.
+"""Code blocks of README and docs: what language each has, and why one does not run.
 
     python tests/blocks.py    # counts them, and lists those that do not run
 
-A block that does not run stands behind `<!-- not run: reason -->`. A block
-whose first line is `# name.ext` is a file, which later blocks of its page may
-use.
-"""
+A block that does not run stands behind `<!-- not run: reason -->`. A block whose first line is
+`# name.ext` is a file, which later blocks of its page may use."""
 
 import collections
 import dataclasses
@@ -29,9 +26,7 @@ FENCE = re.compile(
 )
 REASON = re.compile(r"<!-- not run: ([^>]+) -->\s*\Z")
 OUTPUT = {"text", "bibtex", "nginx", "dockerfile"}
-"""Languages of blocks that are shown and not executed: output of programs,
-files of others.
-"""
+"""Languages of blocks that are shown and not executed: output of programs, files of others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +69,7 @@ def blocks_of(text, page=""):
 BLOCKS = [
     block
     for path in PAGES
-    for block in blocks_of(
-        path.read_text(), path.relative_to(ROOT).as_posix()
-    )
+    for block in blocks_of(path.read_text(), path.relative_to(ROOT).as_posix())
 ]
 
 
@@ -84,11 +77,7 @@ def main():
     counts = collections.Counter(
         (
             block.language,
-            "shown"
-            if block.language in OUTPUT
-            else "not run"
-            if block.reason
-            else "run",
+            "shown" if block.language in OUTPUT else "not run" if block.reason else "run",
         )
         for block in BLOCKS
     )

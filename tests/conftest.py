@@ -1,6 +1,5 @@
-"""Strict numerics for all tests: warnings are errors, shapes are checked, no
-silent promotion, two host devices.
-"""
+"""Strict numerics for all tests: warnings are errors, shapes are checked, no silent promotion, two
+host devices."""
 
 import gc
 import os
@@ -11,21 +10,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 collect_ignore = ["faults/fails.py"]  # a program, which takes arguments
-# tests are small programs, many of them: how long they compile is what
-# matters, and what was compiled once, by another worker or in a run before,
-# is taken from there
+# tests are small programs, many of them: how long they compile is what matters, and what was
+# compiled once, by another worker or in a run before, is taken from there
 FLAGS = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
     "--xla_cpu_parallel_codegen_split_count=1"
 )
-if version("jaxlib").startswith(
-    "0.10."
-):  # later ones end the process at a flag they do not know
+if version("jaxlib").startswith("0.10."):  # later ones end the process at a flag they do not know
     FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", FLAGS)
-os.environ.setdefault(
-    "JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "programs")
-)
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "programs"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 if (ROOT.parent / "shared" / "data").is_dir():
@@ -59,9 +53,8 @@ def single_precision():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """One worker runs all tests of a file, and in the laws all of an
-    algorithm: they share what was traced and compiled.
-    """
+    """One worker runs all tests of a file, and in the laws all of an algorithm: they share what was
+    traced and compiled."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):
@@ -73,17 +66,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def scope_of(nodeid):
-    """Returns the name of the tests that share what was compiled: those of a
-    file, in the laws those of an algorithm.
-    """
+    """Returns the name of the tests that share what was compiled: those of a file, in the laws
+    those of an algorithm."""
     file, _, test = nodeid.partition("::")
     if "recipes" in file:  # each takes long, and they share nothing
         return nodeid
-    return (
-        " ".join([file, *ALGORITHM.findall(test)[:1]])
-        if "laws" in file
-        else file
-    )
+    return " ".join([file, *ALGORITHM.findall(test)[:1]]) if "laws" in file else file
 
 
 WAITING = re.compile("deployed|faults|documents")
@@ -96,9 +84,8 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Spare the garbage collector the modules, which stay, and most of the
-    traces: a twentieth of the time of tests.
-    """
+    """Spare the garbage collector the modules, which stay, and most of the traces: a twentieth of
+    the time of tests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
@@ -109,15 +96,11 @@ STATUS = Path("/proc/self/statm")
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """Drops compiled programs between files before they fill the memory of a
-    machine: a worker that has run all slow tests would hold 8 GB.
-    """
+    """Drops compiled programs between files before they fill the memory of a machine: a worker
+    that has run all slow tests would hold 8 GB."""
     if nextitem is None or scope_of(item.nodeid) == scope_of(nextitem.nodeid):
         return
-    if (
-        STATUS.exists()
-        and int(STATUS.read_text().split()[1]) * resource.getpagesize() > 3e9
-    ):
+    if STATUS.exists() and int(STATUS.read_text().split()[1]) * resource.getpagesize() > 3e9:
         jax.clear_caches()
 
 
@@ -141,9 +124,7 @@ def data_folder() -> Path:
 def _here(request):
     """Commands run in a folder of each test."""
     if request.path.parent.name == "cli":
-        request.getfixturevalue("monkeypatch").chdir(
-            request.getfixturevalue("tmp_path")
-        )
+        request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
-"""Logistic regression in NumPy, without the library's code: value, gradient,
-minimiser and smoothness.
+"""Logistic regression in NumPy, without the library's code: value, gradient, minimiser and
+smoothness.
 
-All take examples as rows of `a`, labels as `signs` of -1 or 1, the
-regulariser's `l2`, and the examples' `weights` of sum 1, by default equal
-ones: f(w) = sum_i weights_i log(1 + exp(-signs_i <a_i, w>)) + l2/2 |w|^2.
-"""
+All take examples as rows of `a`, labels as `signs` of -1 or 1, the regulariser's `l2`, and the
+examples' `weights` of sum 1, by default equal ones: f(w) = sum_i weights_i log(1 + exp(-signs_i
+<a_i, w>)) + l2/2 |w|^2."""
 
 import numpy as np
 
@@ -14,9 +13,7 @@ def newton(a, signs, l2, weights=None):
     w = np.zeros(a.shape[1])
     for _ in range(30):
         chance = 1 / (1 + np.exp(signs * (a @ w)))
-        hessian = (
-            a.T * (_shares(a, weights) * chance * (1 - chance))
-        ) @ a + l2 * np.eye(len(w))
+        hessian = (a.T * (_shares(a, weights) * chance * (1 - chance))) @ a + l2 * np.eye(len(w))
         step = np.linalg.solve(hessian, gradient(w, a, signs, l2, weights))
         w = w - step
         if np.linalg.norm(step) < 1e-13 * np.linalg.norm(w):
@@ -25,17 +22,11 @@ def newton(a, signs, l2, weights=None):
 
 
 def value(w, a, signs, l2, weights=None):
-    return (
-        _shares(a, weights) @ np.logaddexp(0, -signs * (a @ w))
-        + l2 / 2 * w @ w
-    )
+    return _shares(a, weights) @ np.logaddexp(0, -signs * (a @ w)) + l2 / 2 * w @ w
 
 
 def gradient(w, a, signs, l2, weights=None):
-    return (
-        -a.T @ (_shares(a, weights) * signs / (1 + np.exp(signs * (a @ w))))
-        + l2 * w
-    )
+    return -a.T @ (_shares(a, weights) * signs / (1 + np.exp(signs * (a @ w)))) + l2 * w
 
 
 def smoothness(a, l2):

@@ -1,6 +1,5 @@
-"""Plain forms of the layers, as XLA has them, and what is compared: values,
-gradients, Hessian-vector products.
-"""
+"""Plain forms of the layers, as XLA has them, and what is compared: values, gradients,
+Hessian-vector products."""
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +20,15 @@ def thinned(rng, x, share):
 
 
 def placed(draw, widest, longest):
-    """A kernel's height and width, zeros around an image, and an image's rows
-    and columns that such a kernel fits into. There are fewer zeros than the
-    kernel is long: beyond that the gradient of an image by XLA 0.10 reads
-    outside of its memory on CPUs.
-    """
+    """A kernel's height and width, zeros around an image, and an image's rows and columns that such
+    a kernel fits into. There are fewer zeros than the kernel is long: beyond that the gradient of
+    an image by XLA 0.10 reads outside of its memory on CPUs."""
     height = draw(st.integers(1, widest))
     width = draw(st.integers(1, widest))
     zeros = [st.integers(0, min(3, k - 1)) for k in (height, width)]
     padding = tuple((draw(before), draw(before)) for before in zeros)
     rows, columns = (
-        draw(st.integers(max(k - sum(b), 1), longest))
-        for k, b in zip((height, width), padding)
+        draw(st.integers(max(k - sum(b), 1), longest)) for k, b in zip((height, width), padding)
     )
     return height, width, padding, rows, columns
 
@@ -44,9 +40,7 @@ def plain_conv(x, kernel, stride, padding):
 
 
 def plain_pool(x, window):
-    return lax.reduce_window(
-        x, -jnp.inf, lax.max, (1, *window, 1), (1, *window, 1), "VALID"
-    )
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, *window, 1), (1, *window, 1), "VALID")
 
 
 def plain_norm(x, scale, offset, groups):
@@ -55,18 +49,14 @@ def plain_norm(x, scale, offset, groups):
     z = (parts - parts.mean((1, 3), keepdims=True)) / jnp.sqrt(
         parts.var((1, 3), keepdims=True) + 1e-5
     )
-    return (
-        z.reshape(x.shape) * scale[None, None, None, :]
-        + offset[None, None, None, :]
-    )
+    return z.reshape(x.shape) * scale[None, None, None, :] + offset[None, None, None, :]
 
 
 def derivatives(function, arguments, weights, directions, order=2):
-    """Values, gradients of a sum with random weights, and the product of its
-    Hessian with a direction.
+    """Values, gradients of a sum with random weights, and the product of its Hessian with a
+    direction.
 
-    The weighted square makes the Hessian of a bilinear function depend on
-    everything.
+    The weighted square makes the Hessian of a bilinear function depend on everything.
     """
 
     def total(*arguments):
@@ -77,9 +67,7 @@ def derivatives(function, arguments, weights, directions, order=2):
         return jax.grad(total, range(len(arguments)))(*arguments)
 
     def along(*arguments):
-        return sum(
-            (g * d).sum() for g, d in zip(gradient(*arguments), directions)
-        )
+        return sum((g * d).sum() for g, d in zip(gradient(*arguments), directions))
 
     if order == 1:
         return function(*arguments), gradient(*arguments)
@@ -91,17 +79,14 @@ def derivatives(function, arguments, weights, directions, order=2):
 
 
 def agree(ours, plain, arguments, rng, order=2):
-    """Both have the same derivatives up to this order, to the tolerance of
-    their type relative to the largest entry.
-    """
+    """Both have the same derivatives up to this order, to the tolerance of their type relative to
+    the largest entry."""
     dtype = arguments[0].dtype
     weights = normal(rng, jax.eval_shape(plain, *arguments).shape, dtype)
     directions = tuple(normal(rng, x.shape, dtype) for x in arguments)
     results = [
         jax.tree.leaves(
-            jax.jit(
-                lambda *x, f=f: derivatives(f, x, weights, directions, order)
-            )(*arguments)
+            jax.jit(lambda *x, f=f: derivatives(f, x, weights, directions, order))(*arguments)
         )
         for f in (ours, plain)
     ]
@@ -115,7 +100,4 @@ def close(own, other):
     assert own.dtype == other.dtype
     assert own.shape == other.shape
     scale = max(float(np.abs(other).max(initial=0)), 1e-3)
-    assert (
-        float(np.abs(own - other).max(initial=0))
-        <= TOLERANCE[str(own.dtype)] * scale
-    )
+    assert float(np.abs(own - other).max(initial=0)) <= TOLERANCE[str(own.dtype)] * scale

@@ -8,9 +8,7 @@ def of_leaf(**users):
     """The text of a file: of each user the inputs and the labels."""
     held = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
     counts = [len(y) for _, y in users.values()]
-    return json.dumps(
-        {"users": list(users), "num_samples": counts, "user_data": held}
-    )
+    return json.dumps({"users": list(users), "num_samples": counts, "user_data": held})
 
 
 def leaf_file(path, **users):

@@ -22,14 +22,8 @@ from fedax.core import Algorithm, Which, hyper
 def compiled_rounds():
     """The HLO texts of the compiled rounds in this process."""
     programs = jax.local_devices()[0].client.live_executables()
-    modules = [
-        module for program in programs for module in program.hlo_modules()
-    ]
-    return [
-        module.to_string()
-        for module in modules
-        if module.name.startswith("jit__run_rounds")
-    ]
+    modules = [module for program in programs for module in program.hlo_modules()]
+    return [module.to_string() for module in modules if module.name.startswith("jit__run_rounds")]
 
 
 def quadratic(curvatures, centres, sizes=None):
@@ -60,24 +54,13 @@ def random_quadratic(clients=4, dim=3, seed=0, low=0.5, high=2.0):
     centres = []
     for _ in range(clients):
         basis, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
-        curvatures.append(
-            basis @ np.diag(rng.uniform(low, high, dim)) @ basis.T
-        )
+        curvatures.append(basis @ np.diag(rng.uniform(low, high, dim)) @ basis.T)
         centres.append(rng.normal(size=dim))
     return np.array(curvatures), np.array(centres)
 
 
 # one method of each kind
-WATCHED = {
-    "FedAvg",
-    "SCAFFOLD",
-    "FedDANE",
-    "FedAWARE",
-    "PerFedBC",
-    "Ditto",
-    "DFedAvgM",
-    "GTAdam",
-}
+WATCHED = {"FedAvg", "SCAFFOLD", "FedDANE", "FedAWARE", "PerFedBC", "Ditto", "DFedAvgM", "GTAdam"}
 
 
 def all_algorithms() -> list[type[Algorithm]]:
@@ -85,13 +68,9 @@ def all_algorithms() -> list[type[Algorithm]]:
 
 
 class OwnBias(fedax.FedBN):
-    """FedBN, whose norms are the leaf `b`: models of the laws have none of
-    that name.
-    """
+    """FedBN, whose norms are the leaf `b`: models of the laws have none of that name."""
 
-    norms: Which = hyper(
-        "b", leaves=True, doc="leaves that stay at each client"
-    )
+    norms: Which = hyper("b", leaves=True, doc="leaves that stay at each client")
 
 
 OwnBias.__name__ = "FedBN"
@@ -106,9 +85,7 @@ def some_features(params, examples, key):
 
 
 class WithFeatures(fedax.MOON):
-    """MOON, whose tasks need predictions or features: those of the laws have
-    neither.
-    """
+    """MOON, whose tasks need predictions or features: those of the laws have neither."""
 
     features: Any = eqx.field(static=True, default=some_features)
 
@@ -117,9 +94,8 @@ WithFeatures.__name__ = "MOON"
 
 
 def without_classes(kind: type[Algorithm]) -> type[Algorithm]:
-    """A method on classes that takes tasks without them, where it trains on
-    their own loss, as FedRoD does: the tasks of the laws have no classes.
-    """
+    """A method on classes that takes tasks without them, where it trains on their own loss, as
+    FedRoD does: the tasks of the laws have no classes."""
 
     class Fitting(kind):
         def check_model(self, task, layout):
@@ -135,9 +111,7 @@ def without_classes(kind: type[Algorithm]) -> type[Algorithm]:
     return Fitting
 
 
-CLASSIFIERS = {
-    kind: without_classes(kind) for kind in (fedax.FedLC, fedax.FedNTD)
-}
+CLASSIFIERS = {kind: without_classes(kind) for kind in (fedax.FedLC, fedax.FedNTD)}
 """Methods that need classes."""
 FITTING = {fedax.FedBN: OwnBias, fedax.MOON: WithFeatures} | CLASSIFIERS
 
@@ -148,19 +122,14 @@ def kinds_of_laws() -> list[type[Algorithm]]:
 
 
 def is_preset(kind):
-    """Whether a method is another one with another server optimizer: the same
-    round, and the same work of clients.
-    """
+    """Whether a method is another one with another server optimizer: the same round, and the same
+    work of clients."""
     inherited = any(
-        named(kind) != named(other)
-        and issubclass(kind, other)
-        and kind.round is other.round
+        named(kind) != named(other) and issubclass(kind, other) and kind.round is other.round
         for other in all_algorithms()
     )
     own = [f for f in vars(kind).values() if inspect.isfunction(f)]
-    return inherited and not any(
-        "client" in inspect.signature(f).parameters for f in own
-    )
+    return inherited and not any("client" in inspect.signature(f).parameters for f in own)
 
 
 def named(kind):

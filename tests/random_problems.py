@@ -1,6 +1,4 @@
-"""Random problems of which everything is known, in NumPy: heterogeneous
-quadratics.
-"""
+"""Random problems of which everything is known, in NumPy: heterogeneous quadratics."""
 
 from typing import NamedTuple
 
@@ -8,9 +6,7 @@ import numpy as np
 
 
 class Quadratics(NamedTuple):
-    r"""f_k(x) = (x - b_k)^T A_k (x - b_k) / 2 for each client k, and f =
-    sum_k p_k f_k.
-    """
+    r"""f_k(x) = (x - b_k)^T A_k (x - b_k) / 2 for each client k, and f = sum_k p_k f_k."""
 
     a: np.ndarray
     b: np.ndarray
@@ -22,9 +18,7 @@ class Quadratics(NamedTuple):
 
     @property
     def optimum(self):
-        return np.linalg.solve(
-            self.mean, np.einsum("k,kij,kj->i", self.p, self.a, self.b)
-        )
+        return np.linalg.solve(self.mean, np.einsum("k,kij,kj->i", self.p, self.a, self.b))
 
     @property
     def smoothness(self):
@@ -48,17 +42,10 @@ class Quadratics(NamedTuple):
 
 
 def quadratics(rng, clients=5, dim=4, lowest=0.0, spread=1.0, equal=True):
-    """Clients with eigenvalues from `lowest` up, some of them flat, and
-    minimisers `spread` apart.
-    """
+    """Clients with eigenvalues from `lowest` up, some of them flat, and minimisers `spread`
+    apart."""
     q = np.linalg.qr(rng.normal(size=(clients, dim, dim)))[0]
-    eigenvalues = lowest + rng.uniform(
-        size=(clients, dim)
-    ) ** 3 * rng.uniform(0.2, 5)
-    p = (
-        np.full(clients, 1 / clients)
-        if equal
-        else rng.dirichlet(np.full(clients, 3.0))
-    )
+    eigenvalues = lowest + rng.uniform(size=(clients, dim)) ** 3 * rng.uniform(0.2, 5)
+    p = np.full(clients, 1 / clients) if equal else rng.dirichlet(np.full(clients, 3.0))
     a = np.einsum("kij,kj,klj->kil", q, eigenvalues, q)
     return Quadratics(a, spread * rng.normal(size=(clients, dim)), p)

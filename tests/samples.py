@@ -1,6 +1,5 @@
-"""A small experiment, a recipe and made-up runs, for the tests of
-experiments, report and command line.
-"""
+"""A small experiment, a recipe and made-up runs, for the tests of experiments, report and command
+line."""
 
 import dataclasses
 
@@ -9,11 +8,7 @@ import numpy as np
 from fedax.core import Outcome
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.grid import edges, judge_members
-from fedax.experiments.results.planned import (
-    planned_runs,
-    read_study,
-    study_of,
-)
+from fedax.experiments.results.planned import planned_runs, read_study, study_of
 from fedax.experiments.results.store import RunDirectory
 from fedax.results import Record
 from fedax.results.versions import versions
@@ -85,13 +80,7 @@ margin = 1e-6
 
 
 def record(
-    label="FedAvg",
-    task="T",
-    seed=0,
-    draw=0,
-    losses=(2.0, 1.0, 0.5),
-    outcome=None,
-    **metrics,
+    label="FedAvg", task="T", seed=0, draw=0, losses=(2.0, 1.0, 0.5), outcome=None, **metrics
 ):
     """A run with the given training losses, observed after every round."""
     count = len(losses)
@@ -123,34 +112,22 @@ def begin(directory, experiments):
 
 
 def put(directory, *records):
-    """Keeps made-up runs in a run directory, each as the planned run of its
-    names.
-    """
+    """Keeps made-up runs in a run directory, each as the planned run of its names."""
     known = {
         (run.task, run.label, run.seed, run.draw): (run.id, run.made_with)
         for run in planned_runs(read_study(directory, trust=True))
     }
     for kept in records:
         run, settings = known[kept.task, kept.label, kept.seed, kept.draw]
-        directory.take(
-            {
-                run: dataclasses.replace(
-                    kept, settings=settings, versions=versions()
-                )
-            }
-        )
+        directory.take({run: dataclasses.replace(kept, settings=settings, versions=versions())})
 
 
 def judge(experiment, records):
-    """The judged members of a grid of which made-up runs are there, and what
-    is said of edges.
-    """
+    """The judged members of a grid of which made-up runs are there, and what is said of edges."""
     runs = {run.label: run for run in planned_runs([experiment])}
     pairs = [
         (
-            runs[record.label].model_copy(
-                update={"selects": record.seed not in experiment.seeds}
-            ),
+            runs[record.label].model_copy(update={"selects": record.seed not in experiment.seeds}),
             record,
         )
         for record in records
@@ -160,15 +137,11 @@ def judge(experiment, records):
 
 
 def made_up(path, *records):
-    """A run directory with made-up runs, of experiments that have their
-    names.
-    """
+    """A run directory with made-up runs, of experiments that have their names."""
     directory = RunDirectory(path, path.name)
     experiments = []
     for task, draw in dict.fromkeys((run.task, run.draw) for run in records):
-        runs = [
-            run for run in records if (run.task, run.draw) == (task, draw)
-        ]
+        runs = [run for run in records if (run.task, run.draw) == (task, draw)]
         labels = dict.fromkeys(run.label for run in runs)
         experiments.append(
             Experiment.of(
@@ -188,8 +161,4 @@ def made_up(path, *records):
 
 def ids(directory):
     """The ids of a directory's runs by label and seed."""
-    return {
-        (run.label, run.seed): run.id
-        for run in directory.planned
-        if run.id in directory.runs
-    }
+    return {(run.label, run.seed): run.id for run in directory.planned if run.id in directory.runs}

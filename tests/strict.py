@@ -1,6 +1,5 @@
-"""The type checker of the tests: beartype, with whole numbers accepted for
-real ones as PEP 484 says.
-"""
+"""The type checker of the tests: beartype, with whole numbers accepted for real ones as PEP 484
+says."""
 
 import inspect
 from typing import Any, get_args
@@ -15,8 +14,8 @@ _jaxtyped = jaxtyping.jaxtyped
 def install() -> None:
     """Checks the types of fedax, which has to be imported afterwards."""
     jaxtyping.jaxtyped = (
-        # the hook's own asks twice at every call, of functions without arrays
-        # too: a sixth of the suite
+        # the hook's own asks twice at every call, of functions without arrays too: a sixth of the
+        # suite
         _typed
     )
     jaxtyping.install_import_hook("fedax", "beartype.beartype")
@@ -28,19 +27,13 @@ def _typed(*, typechecker: Any) -> Any:
             return _jaxtyped(target, typechecker=_checked)
         if isinstance(target, classmethod | staticmethod):
             return type(target)(decorate(target.__func__))
-        if (
-            not inspect.isfunction(target)
-            or "<locals>" in target.__qualname__
-        ):
-            # functions within functions are made anew at every call, and as
-            # often checked
+        if not inspect.isfunction(target) or "<locals>" in target.__qualname__:
+            # functions within functions are made anew at every call, and as often checked
             return target
         if target.__module__.startswith("fedax.cli.") and all(
-            isinstance(annotation, str)
-            for annotation in target.__annotations__.values()
+            isinstance(annotation, str) for annotation in target.__annotations__.values()
         ):
-            # commands import their types only for static checkers, so that
-            # help appears without JAX
+            # commands import their types only for static checkers, so that help appears without JAX
             return target
         checked = _checked(target)
         return (
@@ -54,7 +47,7 @@ def _typed(*, typechecker: Any) -> Any:
 
 def _has_shape(annotation: Any) -> bool:
     """Whether dimensions by name may have to agree with others."""
-    shaped = isinstance(annotation, str) or getattr(
-        annotation, "__module__", ""
-    ).startswith("jaxtyping")
+    shaped = isinstance(annotation, str) or getattr(annotation, "__module__", "").startswith(
+        "jaxtyping"
+    )
     return shaped or any(map(_has_shape, get_args(annotation)))

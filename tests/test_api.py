@@ -1,8 +1,7 @@
 """The public interface: a change of it is announced, never an accident.
 
-`python tests/test_api.py` writes `tests/api.txt` anew; what then differs
-belongs into the changelog.
-"""
+`python tests/test_api.py` writes `tests/api.txt` anew; what then differs belongs into the
+changelog."""
 
 import importlib
 import inspect
@@ -29,27 +28,17 @@ MODULES = [
 
 
 def interface() -> list[str]:
-    """A line for each public name at the first place that has it: classes
-    with constructor, methods and fields, functions with parameters and
-    defaults.
-    """
+    """A line for each public name at the first place that has it: classes with constructor, methods and fields, functions with
+    parameters and defaults."""
     lines = [
-        line
-        for name in fedax.__all__
-        for line in described(f"fedax.{name}", getattr(fedax, name))
+        line for name in fedax.__all__ for line in described(f"fedax.{name}", getattr(fedax, name))
     ]
     for name in MODULES:
         module = importlib.import_module(f"fedax.{name}")
         names = getattr(module, "__all__", None) or vars(module)
-        for part, value in sorted(
-            (name, getattr(module, name)) for name in names
-        ):
+        for part, value in sorted((name, getattr(module, name)) for name in names):
             is_ours = getattr(value, "__module__", "").startswith("fedax")
-            if (
-                is_ours
-                and not part.startswith("_")
-                and value is not vars(fedax).get(part)
-            ):
+            if is_ours and not part.startswith("_") and value is not vars(fedax).get(part):
                 lines += described(f"fedax.{name}.{part}", value)
     return sorted(set(lines))
 
@@ -63,19 +52,11 @@ def described(name, value):
     # its verbs are those of the base class
     if issubclass(value, fedax.Algorithm) and value is not fedax.Algorithm:
         return parts
-    ours = [
-        kind
-        for kind in reversed(value.__mro__)
-        if kind.__module__.startswith("fedax")
-    ]
-    inherited = {
-        key: part for kind in ours for key, part in vars(kind).items()
-    }
+    ours = [kind for kind in reversed(value.__mro__) if kind.__module__.startswith("fedax")]
+    inherited = {key: part for kind in ours for key, part in vars(kind).items()}
     for key, part in inherited.items():
         plain = inspect.unwrap(
-            part.__func__
-            if isinstance(part, classmethod | staticmethod)
-            else part
+            part.__func__ if isinstance(part, classmethod | staticmethod) else part
         )
         if key.startswith("_") or isinstance(part, ModuleType):
             continue
@@ -109,9 +90,7 @@ class Shown:
         return value if value is inspect.Parameter.empty else cls(value)
 
     def __repr__(self):
-        plain = self.value is None or isinstance(
-            self.value, str | int | float | tuple
-        )
+        plain = self.value is None or isinstance(self.value, str | int | float | tuple)
         return repr(self.value) if plain else "..."
 
 
@@ -120,9 +99,7 @@ def test_the_public_interface_is_the_announced_one():
     now = interface()
     gone = sorted(set(known) - set(now))
     new = sorted(set(now) - set(known))
-    assert (gone, new) == ([], []), (
-        "announce it in CHANGELOG.md, then `python tests/test_api.py`"
-    )
+    assert (gone, new) == ([], []), "announce it in CHANGELOG.md, then `python tests/test_api.py`"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""README and docs: their examples run, their links lead somewhere, and their
-commands exist.
-"""
+"""README and docs: their examples run, their links lead somewhere, and their commands exist."""
 
 import os
 import re
@@ -20,11 +18,7 @@ from sources import ROOT
 
 def blocks(*languages, run=True):
     """Returns the blocks of some languages that run."""
-    return [
-        b
-        for b in BLOCKS
-        if b.language in languages and not (run and b.reason)
-    ]
+    return [b for b in BLOCKS if b.language in languages and not (run and b.reason)]
 
 
 def execute(block):
@@ -39,9 +33,7 @@ def execute(block):
 
 
 def write_files(page, folder):
-    """Writes the files that a page shows, and those that it takes for
-    granted.
-    """
+    """Writes the files that a page shows, and those that it takes for granted."""
     for block in BLOCKS:
         if block.page == page and block.file:
             (folder / block.file).write_text(block.text)
@@ -51,8 +43,7 @@ def write_files(page, folder):
 
 
 WARDS = "ward,age,sex,outcome\n" + "".join(
-    f"{'abc'[i % 3]},{20 + i},{'fm'[i % 2]},{('well', 'relapse')[i % 5 < 2]}\n"
-    for i in range(90)
+    f"{'abc'[i % 3]},{20 + i},{'fm'[i % 2]},{('well', 'relapse')[i % 5 < 2]}\n" for i in range(90)
 )
 GIVEN = {
     "docs/guides/experiments.md": {
@@ -65,9 +56,7 @@ GIVEN = {
     "docs/guides/data.md": {
         "wards.csv": WARDS,
         "new.csv": "sex,age\nf,30\nm,60\n",
-        "equinox_net.py": next(
-            b.text for b in BLOCKS if b.file == "equinox_net.py"
-        ),
+        "equinox_net.py": next(b.text for b in BLOCKS if b.file == "equinox_net.py"),
     },
     "docs/models.md": {
         "digits.toml": """name = "digits"
@@ -91,45 +80,26 @@ def test_blocks_have_a_known_language():
 
 
 def test_links_of_a_checkout_lead_somewhere():
-    """Those to sources become links to the pages that are made of them on the
-    site.
-    """
+    """Those to sources become links to the pages that are made of them on the site."""
     dead = [
         f"{path.relative_to(ROOT)}: {target}"
         for path in PAGES
-        for target in re.findall(
-            r"\]\(([^()\s#]+)", FENCE.sub("", path.read_text())
-        )
-        if not re.match(r"\w+:", target)
-        and not (path.parent / target).exists()
+        for target in re.findall(r"\]\(([^()\s#]+)", FENCE.sub("", path.read_text()))
+        if not re.match(r"\w+:", target) and not (path.parent / target).exists()
     ]
     assert dead == []
 
 
 README = [b for b in blocks("python") if b.page == "README.md"]
-GUIDES = [
-    b
-    for b in blocks("python")
-    if b.text not in {same.text for same in README}
-]
+GUIDES = [b for b in blocks("python") if b.text not in {same.text for same in README}]
 
 
 @pytest.mark.parametrize("block", [slow(README[0]), *README[1:]], ids=str)
 def test_readme_examples_run(block, tmp_path):
-    """In a process of their own, as a reader runs them: optimized, in single
-    precision.
-    """
+    """In a process of their own, as a reader runs them: optimized, in single precision."""
     # what tests ask of the compiler makes long runs slow
-    environment = {
-        k: v
-        for k, v in os.environ.items()
-        if k not in ("XLA_FLAGS", "JAX_ENABLE_X64")
-    }
-    command = [
-        sys.executable,
-        "-c",
-        block.text.replace("rounds=100", "rounds=10"),
-    ]
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_ENABLE_X64")}
+    command = [sys.executable, "-c", block.text.replace("rounds=100", "rounds=10")]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
 
 
@@ -144,17 +114,13 @@ def test_examples_of_guides_run(block, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_tables_of_guides_are_valid(block, tmp_path, monkeypatch):
-    """A part of a file is valid together with the tables that it lacks; data
-    are not read.
-    """
+    """A part of a file is valid together with the tables that it lacks; data are not read."""
     from fedax.benchmark.spaces import read_spaces
     from fedax.experiments.config.experiment import Experiment
 
     monkeypatch.chdir(tmp_path)
     write_files(block.page, tmp_path)
-    if any(
-        "import torch" in path.read_text() for path in tmp_path.glob("*.py")
-    ):
+    if any("import torch" in path.read_text() for path in tmp_path.glob("*.py")):
         pytest.importorskip("torch", reason="a library of other people")
     path = tmp_path / "block.toml"
     path.write_text(block.text)
@@ -184,19 +150,14 @@ def commands(text):
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         while words:
-            end = next(
-                (i for i, w in enumerate(words) if w in ("&&", ";", "|")),
-                len(words),
-            )
+            end = next((i for i, w in enumerate(words) if w in ("&&", ";", "|")), len(words))
             found.append(words[:end])
             words = words[end + 1 :]
     return [words for words in found if words]
 
 
 def check_fedax(words):
-    """Fails unless the options of a command of fedax exist and have their
-    values.
-    """
+    """Fails unless the options of a command of fedax exist and have their values."""
     import typer
 
     from fedax.cli.main import app
@@ -208,9 +169,7 @@ def check_fedax(words):
         if not words or words[0].startswith("-"):
             return
         name = words.pop(0)
-        assert name in command.commands, (
-            f"fedax {' '.join([*names, name])} is no command"
-        )
+        assert name in command.commands, f"fedax {' '.join([*names, name])} is no command"
         command = command.commands[name]
         names.append(name)
     context = command.context_class(command, info_name=" ".join(names))
@@ -219,24 +178,16 @@ def check_fedax(words):
 
 @pytest.mark.parametrize("block", blocks("sh", run=False), ids=str)
 def test_commands_of_guides_exist(block):
-    """Also those that do not run: commands of fedax and their options, goals
-    of make, extras, and files of the repository.
-    """
+    """Also those that do not run: commands of fedax and their options, goals of make, extras, and
+    files of the repository."""
     subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
-    goals = set(
-        re.findall(
-            r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE
-        )
-    )
+    goals = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
     for words in commands(block.text):
         for i, word in enumerate(words):
-            if word.rpartition("/")[2] == "fedax" and words[i - 1] not in (
-                "--namespace",
-                "--tag",
-            ):
+            if word.rpartition("/")[2] == "fedax" and words[i - 1] not in ("--namespace", "--tag"):
                 if len(words) > i + 1 and not words[i + 1].startswith("/"):
                     check_fedax(words[i + 1 :])
                 break
@@ -251,30 +202,20 @@ def test_commands_of_guides_exist(block):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "page"),
-    [
-        ("findings/robust/table.py", "robust.md"),
-        ("paper/fill.py", "paper/paper.md"),
-    ],
+    [("findings/robust/table.py", "robust.md"), ("paper/fill.py", "paper/paper.md")],
 )
 def test_numbers_of_pages_are_those_of_their_runs(script, page):
     docs = ROOT / "docs"
-    assert (
-        runpy.run_path(str(docs / script))["page"]()
-        == (docs / page).read_text()
-    )
+    assert runpy.run_path(str(docs / script))["page"]() == (docs / page).read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "block", {b.text: b for b in blocks("sh")}.values(), ids=str
-)
+@pytest.mark.parametrize("block", {b.text: b for b in blocks("sh")}.values(), ids=str)
 def test_commands_of_guides_run(block, tmp_path):
     write_files(block.page, tmp_path)
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "fedax"
-    command.write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" -m fedax.cli "$@"\n'
-    )
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedax.cli "$@"\n')
     command.chmod(0o755)
     script = "set -e\n" + BEFORE.get(block.page, "") + block.text
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"

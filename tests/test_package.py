@@ -20,20 +20,13 @@ def imports(path):
 
 
 def distribution(requirement):
-    return (
-        re.match(r"[\w.-]+", requirement)[0]
-        .lower()
-        .replace("_", "-")
-        .replace(".", "-")
-    )
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-").replace(".", "-")
 
 
 def test_what_is_imported_is_declared_and_the_other_way_round():
-    """A package that only others need may go with their next version, as
-    `click` went with Typer's.
+    """A package that only others need may go with their next version, as `click` went with Typer's.
 
-    Those of a requirement whose version is fixed may be used too: what
-    Flower's server is made of.
+    Those of a requirement whose version is fixed may be used too: what Flower's server is made of.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {distribution(each) for each in project["dependencies"]}
@@ -46,10 +39,7 @@ def test_what_is_imported_is_declared_and_the_other_way_round():
     known = needed | {distribution(each) for each in extras}
     for name in fixed:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            known |= {
-                distribution(each)
-                for each in importlib.metadata.requires(name) or ()
-            }
+            known |= {distribution(each) for each in importlib.metadata.requires(name) or ()}
     owners = importlib.metadata.packages_distributions()
     imported = set()
     for path in own_files("src"):
@@ -57,6 +47,4 @@ def test_what_is_imported_is_declared_and_the_other_way_round():
             own = {distribution(owner) for owner in owners.get(name, [name])}
             assert own & known, f"{path}: {name} is imported and not declared"
             imported |= own
-    assert needed <= imported, (
-        f"declared and not imported: {needed - imported}"
-    )
+    assert needed <= imported, f"declared and not imported: {needed - imported}"

@@ -1,6 +1,4 @@
-"""The tests run with types and shapes checked; without that they would prove
-less.
-"""
+"""The tests run with types and shapes checked; without that they would prove less."""
 
 import os
 
@@ -13,16 +11,13 @@ from fedax.numerics.simplex import min_norm
 from fedax.results.tables.statistics import digits
 
 pytestmark = pytest.mark.skipif(
-    os.environ.get("FEDAX_CHECKED") == "0",
-    reason="types are not checked: FEDAX_CHECKED=0",
+    os.environ.get("FEDAX_CHECKED") == "0", reason="types are not checked: FEDAX_CHECKED=0"
 )
 
 
 def test_dimensions_of_one_name_agree():
     with pytest.raises(BeartypeCallHintViolation, match="weights"):
-        mixed(
-            jnp.ones((3, 2)), jnp.zeros((3, 2), jnp.int32), jnp.ones((4, 2))
-        )
+        mixed(jnp.ones((3, 2)), jnp.zeros((3, 2), jnp.int32), jnp.ones((4, 2)))
 
 
 def test_kinds_of_numbers_are_checked():

@@ -16,30 +16,21 @@ from sources import own_files
 
 
 def unknown_names(source):
-    """Names that are read but bound nowhere in a module; texts are not looked
-    at, where the shapes of arrays stand.
-    """
+    """Names that are read but bound nowhere in a module; texts are not looked at, where the shapes
+    of arrays stand."""
     bound = {*vars(builtins), "__file__", "__doc__", "__path__"}
     read = set()
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Name(id=name, ctx=ast.Load()):
                 read.add(name)
-            case (
-                ast.Name(id=name)
-                | ast.arg(arg=name)
-                | ast.ClassDef(name=name)
-            ):
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.ClassDef(name=name):
                 bound.add(name)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 bound.add(name)
             case ast.alias(name=name, asname=other):
                 bound.add(other or name.split(".")[0])
-            case (
-                ast.ExceptHandler(name=name)
-                | ast.MatchAs(name=name)
-                | ast.MatchStar(name=name)
-            ):
+            case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
                 bound.add(name)
             case ast.MatchMapping(rest=name):
                 bound.add(name)
@@ -47,16 +38,11 @@ def unknown_names(source):
 
 
 def test_all_names_are_known():
-    """Linters cannot tell: they would take the shapes in texts, such as
-    `Float[Array, "clients"]`, for names.
-    """
+    """Linters cannot tell: they would take the shapes in texts, such as `Float[Array, "clients"]`,
+    for names."""
     files = own_files("src", "tests", "benchmarks", "docs")
     assert len(files) > 400
-    assert {
-        str(path): names
-        for path in files
-        if (names := unknown_names(path.read_text()))
-    } == {}
+    assert {str(path): names for path in files if (names := unknown_names(path.read_text()))} == {}
 
 
 @pytest.mark.parametrize("kind", all_algorithms(), ids=named)
@@ -122,28 +108,19 @@ def test_every_public_name_is_documented():
 
 
 def parameters_of(member):
-    """The names of its arguments, but for those that are not public or
-    collect others.
-    """
+    """The names of its arguments, but for those that are not public or collect others."""
     try:
         found = inspect.signature(member).parameters.values()
     except (TypeError, ValueError):
         return []
-    collecting = (
-        inspect.Parameter.VAR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
+    collecting = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
     return [
-        one.name
-        for one in found
-        if one.kind not in collecting and not one.name.startswith("_")
+        one.name for one in found if one.kind not in collecting and not one.name.startswith("_")
     ]
 
 
 def test_every_parameter_is_in_its_docstring():
-    """So that `pydoc` of a public name says all; a name in a formula or a
-    heading counts.
-    """
+    """So that `pydoc` of a public name says all; a name in a formula or a heading counts."""
     missing = [
         f"{name}({parameter})"
         for name, member in public_objects()
@@ -187,21 +164,11 @@ def test_nothing_is_imported_that_flower_does_not_promise():
 
 def test_slow_imports_are_made_on_demand():
     """The command line starts without what only some commands need."""
-    slow = [
-        "scipy.stats",
-        "scipy.optimize",
-        "sklearn",
-        "optimistix",
-        "matplotlib",
-        "jinja2",
-    ]
+    slow = ["scipy.stats", "scipy.optimize", "sklearn", "optimistix", "matplotlib", "jinja2"]
     code = f"import sys, fedax.cli; print([name for name in {slow} if name in sys.modules])"
     assert (
         subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout
         == "[]\n"
     )
@@ -215,11 +182,6 @@ def test_help_and_complaints_of_the_command_line_come_without_jax():
         "    print(CliRunner().invoke(app, words).exit_code, 'jax' in sys.modules)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    assert (
-        done == "0 False\n" * 2 + "2 False\n" * 3 + "0 False\n" + "2 False\n"
-    )
+    assert done == "0 False\n" * 2 + "2 False\n" * 3 + "0 False\n" + "2 False\n"

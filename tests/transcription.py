@@ -1,8 +1,7 @@
 """The world of the NumPy transcriptions, without the library's code.
 
-Five rounds, two epochs of minibatches of 4 in the given order, unequal sizes,
-3 of 5 clients a round; linear regression in float64.
-"""
+Five rounds, two epochs of minibatches of 4 in the given order, unequal sizes, 3 of 5 clients a
+round; linear regression in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +20,7 @@ P = np.array(SIZES) / sum(SIZES)
 
 
 class World:
-    """The task of `problems.regression` as plain arrays: parameters are (b,
-    w).
-    """
+    """The task of `problems.regression` as plain arrays: parameters are (b, w)."""
 
     def __init__(self):
         task = regression()
@@ -48,23 +45,15 @@ class World:
         steps = 0
         for _ in range(2):
             for begin in range(0, SIZES[k], 4):
-                speed = (
-                    momentum * speed
-                    + self.gradient(k, w, slice(begin, begin + 4))
-                    + extra(w)
-                )
+                speed = momentum * speed + self.gradient(k, w, slice(begin, begin + 4)) + extra(w)
                 w = w - LR * speed
                 steps = steps + 1
         return w, steps
 
     def cohorts(self):
-        offsets = jnp.asarray(
-            np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32
-        )
+        offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
         root = jax.random.fold_in(jax.random.key(SEED), 1)
         return [
-            np.asarray(
-                SCHEDULE.draw(stream(root, "cohort", t, 0), offsets)[0]
-            )
+            np.asarray(SCHEDULE.draw(stream(root, "cohort", t, 0), offsets)[0])
             for t in range(ROUNDS)
         ]

@@ -1,12 +1,10 @@
-"""A loop by hand in JAX, on one device: every round is one compiled program
-over the rows of its steps, which it is given.
-"""
+"""A loop by hand in JAX, on one device: every round is one compiled program over the rows of its
+steps, which it is given."""
 
 import os
 
 os.environ.setdefault(
-    "XLA_FLAGS",
-    f"--xla_cpu_multi_thread_eigen={'true' if os.cpu_count() > 1 else 'false'}",
+    "XLA_FLAGS", f"--xla_cpu_multi_thread_eigen={'true' if os.cpu_count() > 1 else 'false'}"
 )
 
 import jax
@@ -22,21 +20,13 @@ from fedax.tasks import classification
 def prepare(work):
     model = WORKLOADS[work.name].model
     loss = classification(
-        FederatedData.from_arrays(
-            [{"x": work.x[:1], "y": work.y[:1]}], classes=10
-        ),
-        model,
+        FederatedData.from_arrays([{"x": work.x[:1], "y": work.y[:1]}], classes=10), model
     ).loss
     tree = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
-    initial = jax.tree.unflatten(
-        tree, [jnp.asarray(leaf) for leaf in work.leaves(work.initial)]
-    )
+    initial = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in work.leaves(work.initial)])
     x = jnp.asarray(work.x)
     y = jnp.asarray(work.y, jnp.int32)
-    rounds = [
-        [work.batches(t, place) for place in range(work.cohort)]
-        for t in range(work.rounds)
-    ]
+    rounds = [[work.batches(t, place) for place in range(work.cohort)] for t in range(work.rounds)]
     longest = max(len(steps) for clients in rounds for steps in clients)
     rows = np.zeros((work.rounds, work.cohort, longest, work.batch), np.int32)
     weights = np.zeros(rows.shape, np.float32)
@@ -45,13 +35,9 @@ def prepare(work):
             for i, batch in enumerate(steps):
                 rows[t, place, i, : len(batch)] = batch
                 weights[t, place, i, : len(batch)] = 1 / len(batch)
-    counts = jnp.asarray(
-        [[len(steps) for steps in clients] for clients in rounds], jnp.int32
-    )
+    counts = jnp.asarray([[len(steps) for steps in clients] for clients in rounds], jnp.int32)
     sizes = work.sizes[work.cohorts]
-    shares = jnp.asarray(
-        sizes / sizes.sum(axis=1, keepdims=True), jnp.float32
-    )
+    shares = jnp.asarray(sizes / sizes.sum(axis=1, keepdims=True), jnp.float32)
     rows = jnp.asarray(rows)
     weights = jnp.asarray(weights)
 
@@ -62,17 +48,11 @@ def prepare(work):
 
             def step(i, local):
                 batch = {"x": x[rows[i]], "y": y[rows[i]]}
-                gradient = jax.grad(
-                    lambda p: jnp.sum(weights[i] * loss(p, batch, None))
-                )(local)
-                return jax.tree.map(
-                    lambda p, g: p - work.rate * g, local, gradient
-                )
+                gradient = jax.grad(lambda p: jnp.sum(weights[i] * loss(p, batch, None)))(local)
+                return jax.tree.map(lambda p, g: p - work.rate * g, local, gradient)
 
             local = jax.lax.fori_loop(0, count, step, params)
-            return jax.tree.map(
-                lambda s, p: s + share * p, total, local
-            ), None
+            return jax.tree.map(lambda s, p: s + share * p, total, local), None
 
         zeros = jax.tree.map(jnp.zeros_like, params)
         return jax.lax.scan(client, zeros, (rows, weights, counts, shares))[0]
@@ -80,12 +60,8 @@ def prepare(work):
     def train(count):
         params = initial
         for t in range(count):
-            params = program(
-                params, x, y, rows[t], weights[t], counts[t], shares[t]
-            )
-        return np.concatenate(
-            [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(params)]
-        )
+            params = program(params, x, y, rows[t], weights[t], counts[t], shares[t])
+        return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(params)])
 
     return train
 

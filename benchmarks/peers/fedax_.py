@@ -1,6 +1,5 @@
-"""fedax with its default engine, a device for each core: it draws cohorts and
-orders itself, from the seed of the work.
-"""
+"""fedax with its default engine, a device for each core: it draws cohorts and orders itself, from
+the seed of the work."""
 
 import os
 
@@ -24,9 +23,7 @@ def prepare(work):
         {"x": work.x[a:b], "y": work.y[a:b].astype(np.int32)}
         for a, b in itertools.pairwise(work.offsets)
     ]
-    task = task_of(
-        workload, fedax.FederatedData.from_arrays(clients, classes=10)
-    )
+    task = task_of(workload, fedax.FederatedData.from_arrays(clients, classes=10))
     schedule = schedule_of(workload)
     solver = fedax.SGD(work.rate)
 
@@ -36,10 +33,7 @@ def prepare(work):
         )  # fmt: skip
         assert history.outcome.ok
         return np.concatenate(
-            [
-                np.asarray(leaf).ravel()
-                for leaf in jax.tree.leaves(history.params)
-            ]
+            [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(history.params)]
         )
 
     return train

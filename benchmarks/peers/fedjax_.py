@@ -1,12 +1,10 @@
-"""FedJAX's federated averaging, with its backend that compiles every client's
-step. It needs JAX of 2023.
-"""
+"""FedJAX's federated averaging, with its backend that compiles every client's step. It needs JAX of
+2023."""
 
 import os
 
 os.environ.setdefault(
-    "XLA_FLAGS",
-    f"--xla_cpu_multi_thread_eigen={'true' if os.cpu_count() > 1 else 'false'}",
+    "XLA_FLAGS", f"--xla_cpu_multi_thread_eigen={'true' if os.cpu_count() > 1 else 'false'}"
 )
 
 import fedjax
@@ -20,9 +18,7 @@ from serving import serve
 def pooled(h):
     """The largest of every 2 x 2 pixels, and ReLU."""
     return jax.nn.relu(
-        jax.lax.reduce_window(
-            h, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
-        )
+        jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     )
 
 
@@ -34,11 +30,7 @@ def model_of(work):
         h = x.reshape(-1, *work.image) if work.convolutional else x
         for kernel, bias in (pair for pair in pairs if pair[0].ndim == 4):
             h = jax.lax.conv_general_dilated(
-                h,
-                kernel,
-                (1, 1),
-                work.padding,
-                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                h, kernel, (1, 1), work.padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
             )
             h = pooled(h + bias)
         h = h.reshape(h.shape[0], -1)
@@ -51,9 +43,8 @@ def model_of(work):
 
 
 class Batches:
-    """A client's data as FedJAX asks for it: the batches of the work in place
-    of its own shuffles.
-    """
+    """A client's data as FedJAX asks for it: the batches of the work in place of its own
+    shuffles."""
 
     def __init__(self, work, t, place):
         self.work = work
@@ -77,10 +68,7 @@ def prepare(work):
 
     hparams = fedjax.ShuffleRepeatBatchHParams(batch_size=work.batch)
     algorithm = fed_avg.federated_averaging(
-        jax.grad(loss),
-        fedjax.optimizers.sgd(work.rate),
-        fedjax.optimizers.sgd(1.0),
-        hparams,
+        jax.grad(loss), fedjax.optimizers.sgd(work.rate), fedjax.optimizers.sgd(1.0), hparams
     )
     initial = [jnp.asarray(leaf) for leaf in work.leaves(work.initial)]
     key = jax.random.PRNGKey(0)  # nothing is drawn from it
@@ -89,15 +77,9 @@ def prepare(work):
         state = algorithm.init(initial)
         for t in range(rounds):
             state, _ = algorithm.apply(
-                state,
-                [
-                    (place, Batches(work, t, place), key)
-                    for place in range(work.cohort)
-                ],
+                state, [(place, Batches(work, t, place), key) for place in range(work.cohort)]
             )
-        return np.concatenate(
-            [np.asarray(leaf).ravel() for leaf in state.params]
-        )
+        return np.concatenate([np.asarray(leaf).ravel() for leaf in state.params])
 
     return train
 

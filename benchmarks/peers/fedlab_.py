@@ -1,6 +1,5 @@
-"""FedLab's standalone pipeline: its serial trainer, and its synchronous
-server with an average weighted by sizes.
-"""
+"""FedLab's standalone pipeline: its serial trainer, and its synchronous server with an average
+weighted by sizes."""
 
 import torch
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
@@ -12,9 +11,8 @@ from torch_models import network, tensors, to_vector
 
 
 class Loaders:
-    """The batches of a client as a loader; a client is named by its round and
-    place in the cohort.
-    """
+    """The batches of a client as a loader; a client is named by its round and place in the
+    cohort."""
 
     def __init__(self, work):
         self.work = work
@@ -26,9 +24,7 @@ class Loaders:
             yield self.x[rows], self.y[rows]
 
     def size(self, name):
-        return int(
-            self.work.sizes[self.work.cohorts[divmod(name, self.work.cohort)]]
-        )
+        return int(self.work.sizes[self.work.cohorts[divmod(name, self.work.cohort)]])
 
 
 class Trainer(SGDSerialClientTrainer):
@@ -37,8 +33,7 @@ class Trainer(SGDSerialClientTrainer):
     def local_process(self, payload, id_list):
         super().local_process(payload, id_list)
         self.cache = [
-            [*pack, self.dataset.size(name)]
-            for pack, name in zip(self.cache, id_list, strict=True)
+            [*pack, self.dataset.size(name)] for pack, name in zip(self.cache, id_list, strict=True)
         ]
 
 
@@ -50,15 +45,11 @@ class Server(SyncServerHandler):
         return self.cohort
 
     def sample_clients(self):
-        return [
-            self.round * self.cohort + place for place in range(self.cohort)
-        ]
+        return [self.round * self.cohort + place for place in range(self.cohort)]
 
     def global_update(self, buffer):
         vectors, sizes = zip(*buffer, strict=True)
-        mean = Aggregators.fedavg_aggregate(
-            list(vectors), [float(size) for size in sizes]
-        )
+        mean = Aggregators.fedavg_aggregate(list(vectors), [float(size) for size in sizes])
         SerializationTool.deserialize_model(self._model, mean)
 
 
@@ -68,9 +59,7 @@ class Pipeline(StandalonePipeline):
 
 
 def prepare(work):
-    torch.set_num_threads(
-        1
-    )  # two wait for each other wherever something else runs
+    torch.set_num_threads(1)  # two wait for each other wherever something else runs
     logger = Logger("fedlab")
     # its serialization wants parameters in PyTorch's usual order of memory
     model = network(work).to(memory_format=torch.contiguous_format)

@@ -1,28 +1,16 @@
-"""Flower's simulation: a virtual SuperNode for each client, Ray with one CPU
-for each ClientApp, its own FedAvg.
+"""Flower's simulation: a virtual SuperNode for each client, Ray with one CPU for each ClientApp,
+its own FedAvg.
 
-The ServerApp stays up between blocks. It looks for replies every 5 ms in
-place of the usual 100.
+The ServerApp stays up between blocks. It looks for replies every 5 ms in place of the usual 100.
 """
 
 import os
 import sys
 
-os.environ |= {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
-}
+os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 
 import torch
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -44,17 +32,9 @@ class GivenCohorts(FedAvg):
         nodes = sorted(grid.get_node_ids())
         t = server_round - 1
         for place, client in enumerate(self.work.cohorts[t]):
-            config = ConfigRecord(
-                {"round": t, "place": place, "path": sys.argv[-1]}
-            )
-            content = RecordDict(
-                {self.arrayrecord_key: arrays, self.configrecord_key: config}
-            )
-            yield Message(
-                content,
-                dst_node_id=nodes[client],
-                message_type=MessageType.TRAIN,
-            )
+            config = ConfigRecord({"round": t, "place": place, "path": sys.argv[-1]})
+            content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+            yield Message(content, dst_node_id=nodes[client], message_type=MessageType.TRAIN)
 
 
 client = ClientApp()
@@ -69,15 +49,9 @@ def train(message, context):
     batches = work.batches(config["round"], config["place"])
     local_steps(model, x, y, batches, work.rate)
     count = MetricRecord(
-        {
-            "num-examples": int(
-                work.sizes[work.cohorts[config["round"], config["place"]]]
-            )
-        }
+        {"num-examples": int(work.sizes[work.cohorts[config["round"], config["place"]]])}
     )
-    content = RecordDict(
-        {"arrays": ArrayRecord(model.state_dict()), "metrics": count}
-    )
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": count})
     return Message(content, reply_to=message)
 
 
@@ -92,12 +66,8 @@ def main(grid, context):
         initial = ArrayRecord(network(work).state_dict())
 
         def rounds_of(rounds):
-            result = GivenCohorts(work).start(
-                grid=grid, initial_arrays=initial, num_rounds=rounds
-            )
-            return to_vector(
-                work, result.arrays.to_torch_state_dict().values()
-            )
+            result = GivenCohorts(work).start(grid=grid, initial_arrays=initial, num_rounds=rounds)
+            return to_vector(work, result.arrays.to_torch_state_dict().values())
 
         return rounds_of
 
@@ -116,6 +86,4 @@ if __name__ == "__main__":
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     clients = len(Work(sys.argv[-1]).sizes)
-    run_simulation(
-        server, client, num_supernodes=clients, backend_config=backend
-    )
+    run_simulation(server, client, num_supernodes=clients, backend_config=backend)

@@ -1,10 +1,8 @@
 """An environment for each contestant that is not fedax: python
 benchmarks/peers/make_environments.py [--into FOLDER] [NAME ...].
 
-pip's own settings hold.
-PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves gigabytes where
-there is no GPU.
-"""
+pip's own settings hold. PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves gigabytes
+where there is no GPU."""
 
 import argparse
 import subprocess
@@ -30,8 +28,7 @@ def make(name, folder):
     ]
     return (
         subprocess.run(
-            [*command, "--requirement", HERE / f"requirements-{name}.txt"],
-            check=False,
+            [*command, "--requirement", HERE / f"requirements-{name}.txt"], check=False
         ).returncode
         == 0
     )
@@ -40,16 +37,11 @@ def make(name, folder):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help=f"of {', '.join(NAMES)}; all by default",
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default"
     )
     parser.add_argument("--into", type=Path, default=HERE / ".environments")
     given = parser.parse_args()
     if unknown := set(given.names) - set(NAMES):
         parser.error(f"no such environment: {', '.join(sorted(unknown))}")
-    failed = [
-        name for name in given.names or NAMES if not make(name, given.into)
-    ]
+    failed = [name for name in given.names or NAMES if not make(name, given.into)]
     sys.exit(f"pip failed for {', '.join(failed)}" if failed else 0)

@@ -1,9 +1,7 @@
-"""pfl's SimulatedBackend with a PyTorch model: FederatedAveraging weighted by
-datapoints.
+"""pfl's SimulatedBackend with a PyTorch model: FederatedAveraging weighted by datapoints.
 
-By `python -m torch.distributed.run`, pfl's way to several processes, which
-share the cohort: one for each core, with one thread.
-"""
+By `python -m torch.distributed.run`, pfl's way to several processes, which share the cohort: one
+for each core, with one thread."""
 
 import os
 import sys
@@ -46,9 +44,8 @@ class Model(nn.Module):
 
 
 class Batches(Dataset):
-    """A user whose batches are those of the work. pfl always evaluates in its
-    first iteration: on a single example here.
-    """
+    """A user whose batches are those of the work. pfl always evaluates in its first iteration: on a
+    single example here."""
 
     def __init__(self, x, y, batches, size):
         super().__init__((x, y))
@@ -60,9 +57,7 @@ class Batches(Dataset):
 
     def iter(self, batch_size):
         x, y = self.raw_data
-        for rows in (
-            self.batches if batch_size != EVALUATED else [self.batches[0][:1]]
-        ):
+        for rows in self.batches if batch_size != EVALUATED else [self.batches[0][:1]]:
             rows = torch.from_numpy(rows)
             yield x[rows], y[rows]
 
@@ -71,31 +66,19 @@ def prepare(work):
     torch.set_num_threads(1)
     x, y = tensors(work)
     module = Model(work)
-    initial = {
-        name: value.clone() for name, value in module.state_dict().items()
-    }
-    model = PyTorchModel(
-        module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)
-    )
+    initial = {name: value.clone() for name, value in module.state_dict().items()}
+    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
 
     def user(name):
-        return Batches(
-            x, y, work.batches(*name), int(work.sizes[work.cohorts[name]])
-        )
+        return Batches(x, y, work.batches(*name), int(work.sizes[work.cohorts[name]]))
 
     def train(rounds):
         module.load_state_dict(initial)
-        names = (
-            (t, place) for t in range(rounds) for place in range(work.cohort)
-        )
+        names = ((t, place) for t in range(rounds) for place in range(work.cohort))
         data = FederatedDataset(user, lambda: next(names))
-        backend = SimulatedBackend(
-            data, data, postprocessors=[WeightByDatapoints()]
-        )
+        backend = SimulatedBackend(data, data, postprocessors=[WeightByDatapoints()])
         local = NNTrainHyperParams(
-            local_num_epochs=1,
-            local_learning_rate=work.rate,
-            local_batch_size=work.batch,
+            local_num_epochs=1, local_learning_rate=work.rate, local_batch_size=work.batch
         )  # one pass: a user has the batches of all epochs
         evaluation = NNEvalHyperParams(local_batch_size=EVALUATED)
         plan = NNAlgorithmParams(
@@ -105,12 +88,7 @@ def prepare(work):
             val_cohort_size=0,
         )
         FederatedAveraging().run(
-            plan,
-            backend,
-            model,
-            local,
-            evaluation,
-            send_metrics_to_platform=False,
+            plan, backend, model, local, evaluation, send_metrics_to_platform=False
         )
         return to_vector(work, module.network.parameters())
 

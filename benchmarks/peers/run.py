@@ -1,13 +1,11 @@
-"""fedax beside other libraries on the same work: python
-benchmarks/peers/run.py, after make_environments.py.
+"""fedax beside other libraries on the same work: python benchmarks/peers/run.py, after
+make_environments.py.
 
-Every contestant is a process (or several) of its own, in its own environment.
-All start from one model and take the steps of one file; they work in turns, a
-block of rounds each. After every block the loss of the model on all training
-examples is compared with that of the bare JAX loop after as many rounds:
-there is no table if they differ. CPU seconds are those of all processes of a
-contestant, as Linux counts them.
-"""
+Every contestant is a process (or several) of its own, in its own environment. All start from one
+model and take the steps of one file; they work in turns, a block of rounds each. After every block
+the loss of the model on all training examples is compared with that of the bare JAX loop after as
+many rounds: there is no table if they differ. CPU seconds are those of all processes of a
+contestant, as Linux counts them."""
 
 import argparse
 import contextlib
@@ -36,13 +34,7 @@ CONTESTANTS = {  # environment, arguments of Python, distribution for the versio
     "Flower": ("flower", ["flower.py"], "flwr"),
     "pfl": (
         "pfl",
-        [
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            str(os.cpu_count()),
-            "pfl_.py",
-        ],
+        ["-m", "torch.distributed.run", "--nproc-per-node", str(os.cpu_count()), "pfl_.py"],
         "pfl",
     ),
     "FedLab": ("fedlab", ["fedlab_.py"], "fedlab"),
@@ -56,17 +48,11 @@ TARGETS = {"softmax": 60, "2nn": 5, "lenet": 5, "mnist_cnn": 2}
 
 
 def python_of(environment, folder):
-    return (
-        sys.executable
-        if environment is None
-        else str(folder / environment / "bin" / "python")
-    )
+    return sys.executable if environment is None else str(folder / environment / "bin" / "python")
 
 
 def version_of(python, distribution):
-    code = (
-        f"import importlib.metadata as m; print(m.version({distribution!r}))"
-    )
+    code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
     return subprocess.run(
         [python, "-c", code], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -85,29 +71,17 @@ def family(root):
     before = 0
     while len(members) > before:
         before = len(members)
-        members |= {
-            process
-            for process, parent in parents.items()
-            if parent in members
-        }
+        members |= {process for process, parent in parents.items() if parent in members}
     return members
 
 
 def cpu_seconds(root):
-    """CPU time of a process, of all that descend from it, and of those that
-    have ended.
-    """
+    """CPU time of a process, of all that descend from it, and of those that have ended."""
     ticks = 0
     for process in family(root):
         with contextlib.suppress(OSError):
             ticks += sum(
-                map(
-                    int,
-                    Path(f"/proc/{process}/stat")
-                    .read_text()
-                    .rsplit(")", 1)[1]
-                    .split()[11:15],
-                )
+                map(int, Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[11:15])
             )
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -167,18 +141,13 @@ def checked(contestant, work, vector, expected, tolerance):
     """The difference of the losses; ends the run where it is too large."""
     difference = abs(loss_of(work, vector) - expected)
     if not difference <= tolerance:
-        raise SystemExit(
-            f"{contestant.name} does other work: its loss differs by {difference:.2g}"
-        )
+        raise SystemExit(f"{contestant.name} does other work: its loss differs by {difference:.2g}")
     return difference
 
 
 def measure(name, names, folder, repeat, logs):
     workload = WORKLOADS[name]
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        contextlib.ExitStack() as stack,
-    ):
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         path = Path(scratch) / f"{name}.npz"
         origin = write(name, path)
         work = Work(path)
@@ -189,8 +158,7 @@ def measure(name, names, folder, repeat, logs):
             contestants[-1].answer()  # starts do not disturb each other
         bare = contestants[names.index("bare JAX loop")]
         expected = {
-            count: loss_of(work, bare.train(count)[2])
-            for count in {workload.short, workload.long}
+            count: loss_of(work, bare.train(count)[2]) for count in {workload.short, workload.long}
         }
         first = loss_of(work, work.initial)
         if abs(first - expected[workload.short]) < 20 * workload.tolerance:
@@ -202,34 +170,22 @@ def measure(name, names, folder, repeat, logs):
                 wall, busy, vector = contestant.train(contestant.rounds)
                 contestant.differences.append(
                     checked(
-                        contestant,
-                        work,
-                        vector,
-                        expected[contestant.rounds],
-                        workload.tolerance,
+                        contestant, work, vector, expected[contestant.rounds], workload.tolerance
                     )
                 )
                 if turn:
                     contestant.walls.append(wall)
                     contestant.cpus.append(busy)
-        print(
-            f"\n{workload.title} ({origin}); medians of {repeat} interleaved blocks\n"
-        )
+        print(f"\n{workload.title} ({origin}); medians of {repeat} interleaved blocks\n")
         report(name, work, contestants, (first, expected))
 
 
 def report(name, work, contestants, losses):
     first, expected = losses
-    # samples, because rounds have cohorts of different sizes and not all
-    # contestants run equally many
-    walls = {
-        c.name: work.samples(c.rounds) / statistics.median(c.walls)
-        for c in contestants
-    }
-    cpus = {
-        c.name: work.samples(c.rounds) / statistics.median(c.cpus)
-        for c in contestants
-    }
+    # samples, because rounds have cohorts of different sizes and not all contestants run equally
+    # many
+    walls = {c.name: work.samples(c.rounds) / statistics.median(c.walls) for c in contestants}
+    cpus = {c.name: work.samples(c.rounds) / statistics.median(c.cpus) for c in contestants}
     columns = [
         "rounds in a block",
         "s per round",
@@ -254,15 +210,11 @@ def report(name, work, contestants, losses):
             f"{max(c.differences):.0e}",
         ]
         print(f"| {c.name} | {' | '.join(cells)} |")
-    ends = ", ".join(
-        f"{loss:.4f} after {count} rounds"
-        for count, loss in sorted(expected.items())
-    )
+    ends = ", ".join(f"{loss:.4f} after {count} rounds" for count, loss in sorted(expected.items()))
     print(f"\nThe loss: {first:.4f} at first, {ends}.")
     if name == "flute":
         shown = ", ".join(
-            f"{c.name} {statistics.median(c.walls) * 100 / c.rounds:.2f}"
-            for c in contestants
+            f"{c.name} {statistics.median(c.walls) * 100 / c.rounds:.2f}" for c in contestants
         )
         print(f"Seconds of the 100 rounds: {shown}.")
     peers = [c.name for c in contestants if c.name in FRAMEWORKS]
@@ -281,11 +233,7 @@ def report(name, work, contestants, losses):
 def processor():
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(
-            line.split(":")[1].strip()
-            for line in lines
-            if line.startswith("model name")
-        )
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     return "unknown processor"
 
 
@@ -298,17 +246,14 @@ def main(given):
     missing = [
         name
         for name in names
-        if not Path(
-            python_of(CONTESTANTS[name][0], given.environments)
-        ).exists()
+        if not Path(python_of(CONTESTANTS[name][0], given.environments)).exists()
     ]
     for name in missing:
         print(f"{name}: no environment; see make_environments.py")
     names = [name for name in names if name not in missing]
     versions = {
         CONTESTANTS[name][2]: version_of(
-            python_of(CONTESTANTS[name][0], given.environments),
-            CONTESTANTS[name][2],
+            python_of(CONTESTANTS[name][0], given.environments), CONTESTANTS[name][2]
         )
         for name in names
     }
@@ -319,52 +264,28 @@ def main(given):
         end="",
     )
     print(
-        ", ".join(
-            f"{distribution} {version}"
-            for distribution, version in versions.items()
-        ),
+        ", ".join(f"{distribution} {version}" for distribution, version in versions.items()),
         flush=True,
     )
     given.logs.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     for name in given.workload:
-        measure(
-            name,
-            names,
-            given.environments,
-            1 if given.quick else given.repeat,
-            given.logs,
-        )
+        measure(name, names, given.environments, 1 if given.quick else given.repeat, given.logs)
     print(f"\n{time.monotonic() - begun:.0f} s in all.")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--workload", nargs="*", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument(
-        "--workload",
-        nargs="*",
-        choices=list(WORKLOADS),
-        default=list(WORKLOADS),
-    )
-    parser.add_argument(
-        "--contestant",
-        nargs="*",
-        choices=list(CONTESTANTS),
-        default=list(CONTESTANTS),
+        "--contestant", nargs="*", choices=list(CONTESTANTS), default=list(CONTESTANTS)
     )
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="one block of each in place of --repeat",
+        "--quick", action="store_true", help="one block of each in place of --repeat"
     )
-    parser.add_argument(
-        "--environments", type=Path, default=HERE / ".environments"
-    )
-    parser.add_argument(
-        "--logs", type=Path, default=HERE / ".environments" / "logs"
-    )
+    parser.add_argument("--environments", type=Path, default=HERE / ".environments")
+    parser.add_argument("--logs", type=Path, default=HERE / ".environments" / "logs")
     main(parser.parse_args())

@@ -1,10 +1,9 @@
-"""Shared by all contestants, with nothing but NumPy: the work of a file, and
-the answers to the driver.
+"""Shared by all contestants, with nothing but NumPy: the work of a file, and the answers to the
+driver.
 
-The driver writes a line "rounds file" to standard input. A contestant trains
-so many rounds from the initial model, answers with the seconds that they
-took, then leaves the model in the file as one vector and answers again.
-"""
+The driver writes a line "rounds file" to standard input. A contestant trains so many rounds from
+the initial model, answers with the seconds that they took, then leaves the model in the file as one
+vector and answers again."""
 
 import itertools
 import json
@@ -20,11 +19,9 @@ import numpy as np
 class Work:
     """A workload as `workloads.py` wrote it.
 
-    The vector of a model has its layers from the input on, of each the
-    kernel, then the bias. Kernels are (inputs, outputs) or (rows, columns,
-    inputs, outputs); what is flattened before a dense layer is in the order
-    rows, columns, channels.
-    """
+    The vector of a model has its layers from the input on, of each the kernel, then the bias.
+    Kernels are (inputs, outputs) or (rows, columns, inputs, outputs); what is flattened before a
+    dense layer is in the order rows, columns, channels."""
 
     def __init__(self, path):
         with np.load(path) as file:
@@ -40,9 +37,7 @@ class Work:
         self.shapes = [tuple(shape) for shape in about["shapes"]]
         self.image = about["image"] and tuple(about["image"])
         self.padding = about["padding"]
-        self.x, self.y, self.offsets = (
-            self.arrays[name] for name in ("x", "y", "offsets")
-        )
+        self.x, self.y, self.offsets = (self.arrays[name] for name in ("x", "y", "offsets"))
         self.initial = self.arrays["initial"]
         self.cohorts = self.arrays["cohorts"]
 
@@ -51,9 +46,8 @@ class Work:
         return np.diff(self.offsets)
 
     def batches(self, round, place):
-        """The rows of all steps of the client at a place of the round's
-        cohort, an array for each step.
-        """
+        """The rows of all steps of the client at a place of the round's cohort, an array for each
+        step."""
         first, last = self.arrays["jobs"][round * self.cohort + place :][:2]
         ends = self.arrays["ends"][first : last + 1]
         rows = self.arrays["rows"]
@@ -65,16 +59,13 @@ class Work:
         return [
             part.reshape(shape)
             for part, shape in zip(
-                np.split(vector, np.cumsum(sizes)[:-1]),
-                self.shapes,
-                strict=True,
+                np.split(vector, np.cumsum(sizes)[:-1]), self.shapes, strict=True
             )
         ]
 
     def samples(self, rounds):
-        """Examples that so many rounds pass through the model in training,
-        counted once for each epoch.
-        """
+        """Examples that so many rounds pass through the model in training, counted once for each
+        epoch."""
         return int(self.sizes[self.cohorts[:rounds]].sum()) * self.epochs
 
     @property
@@ -83,9 +74,8 @@ class Work:
 
 
 def serve(prepare):
-    """`prepare(work)` gives a function from a number of rounds to the vector
-    of the model after them.
-    """
+    """`prepare(work)` gives a function from a number of rounds to the vector of the model after
+    them."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     work = Work(Path(sys.argv[-1]))

@@ -1,5 +1,5 @@
-"""PyTorch by hand, a process with one thread for each core: each trains its
-part of the cohort, and they average.
+"""PyTorch by hand, a process with one thread for each core: each trains its part of the cohort, and
+they average.
 
 torch_.py [--compiled] FILE
 """
@@ -16,9 +16,8 @@ from torch_models import local_steps, network, tensors, to_vector
 
 
 def parts(sizes, count):
-    """Places of a cohort for each process, the largest clients first, each to
-    whoever has least to do.
-    """
+    """Places of a cohort for each process, the largest clients first, each to whoever has least to
+    do."""
     given = [[] for _ in range(count)]
     load = np.zeros(count)
     for place in np.argsort(-sizes, kind="stable"):
@@ -29,9 +28,7 @@ def parts(sizes, count):
 
 
 class Member:
-    """One of the processes: a model of its own, and the sums of all in shared
-    memory.
-    """
+    """One of the processes: a model of its own, and the sums of all in shared memory."""
 
     def __init__(self, work, rank, compiled, shared, barrier):
         torch.set_num_threads(1)
@@ -41,23 +38,17 @@ class Member:
         self.barrier = barrier
         self.model = network(work)
         (self.x, self.y) = tensors(work)
-        self.compiled = (
-            torch.compile(self.model, dynamic=False) if compiled else None
-        )
+        self.compiled = torch.compile(self.model, dynamic=False) if compiled else None
         self.parameters = list(self.model.parameters())
         self.initial = self.packed()
 
     @torch.no_grad()
     def packed(self):
-        return torch.cat(
-            [parameter.reshape(-1) for parameter in self.parameters]
-        )
+        return torch.cat([parameter.reshape(-1) for parameter in self.parameters])
 
     @torch.no_grad()
     def take(self, vector):
-        pieces = vector.split(
-            [parameter.numel() for parameter in self.parameters]
-        )
+        pieces = vector.split([parameter.numel() for parameter in self.parameters])
         for parameter, piece in zip(self.parameters, pieces, strict=True):
             parameter.copy_(piece.view(parameter.shape))
 
@@ -69,17 +60,8 @@ class Member:
             for place in parts(sizes, len(self.shared))[self.rank]:
                 self.take(received)
                 batches = self.work.batches(t, place)
-                local_steps(
-                    self.model,
-                    self.x,
-                    self.y,
-                    batches,
-                    self.work.rate,
-                    self.compiled,
-                )
-                total.add_(
-                    self.packed(), alpha=float(sizes[place] / sizes.sum())
-                )
+                local_steps(self.model, self.x, self.y, batches, self.work.rate, self.compiled)
+                total.add_(self.packed(), alpha=float(sizes[place] / sizes.sum()))
             self.shared[self.rank].copy_(total)
             self.barrier.wait()
             received = self.shared.sum(0)
@@ -105,9 +87,7 @@ def prepare(work):
     for rank in range(1, count):
         end, theirs = context.Pipe()
         context.Process(
-            target=other,
-            args=(work, rank, compiled, shared, barrier, theirs),
-            daemon=True,
+            target=other, args=(work, rank, compiled, shared, barrier, theirs), daemon=True
         ).start()
         ends.append(end)
     member = Member(work, 0, compiled, shared, barrier)

@@ -1,6 +1,5 @@
-"""The models of the work in PyTorch, and a client's training: shared by all
-contestants that use it.
-"""
+"""The models of the work in PyTorch, and a client's training: shared by all contestants that use
+it."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -12,20 +11,13 @@ from torch import nn
 
 
 def network(work):
-    """The model with the initial parameters. Convolutions are in channels
-    last, which is faster on a CPU.
-    """
+    """The model with the initial parameters. Convolutions are in channels last, which is faster on
+    a CPU."""
     layers = []
     dense = [shape for shape in work.shapes if len(shape) == 2]
-    for size, _, inputs, outputs in (
-        shape for shape in work.shapes if len(shape) == 4
-    ):
+    for size, _, inputs, outputs in (shape for shape in work.shapes if len(shape) == 4):
         padding = size // 2 if work.padding == "SAME" else 0
-        layers += [
-            nn.Conv2d(inputs, outputs, size, padding=padding),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-        ]
+        layers += [nn.Conv2d(inputs, outputs, size, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
     layers += [nn.Flatten()] if work.convolutional else []
     for inputs, outputs in dense:
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -35,21 +27,14 @@ def network(work):
             model.parameters(), from_vector(work, work.initial), strict=True
         ):
             parameter.copy_(torch.from_numpy(value))
-    return (
-        model.to(memory_format=torch.channels_last)
-        if work.convolutional
-        else model
-    )
+    return model.to(memory_format=torch.channels_last) if work.convolutional else model
 
 
 def flat_order(work):
-    """The places at which PyTorch's flattened pixels (channels first) are
-    among those of the work (channels last).
-    """
+    """The places at which PyTorch's flattened pixels (channels first) are among those of the work
+    (channels last)."""
     channels = [shape[3] for shape in work.shapes if len(shape) == 4][-1]
-    pixels = (
-        next(shape[0] for shape in work.shapes if len(shape) == 2) // channels
-    )
+    pixels = next(shape[0] for shape in work.shapes if len(shape) == 2) // channels
     return np.arange(pixels * channels).reshape(pixels, channels).T.ravel()
 
 
@@ -88,33 +73,26 @@ def tensors(work):
     x = torch.from_numpy(work.x)
     y = torch.from_numpy(work.y)
     if work.convolutional:
-        x = x.reshape(-1, *work.image).permute(
-            0, 3, 1, 2
-        )  # channels last in memory
+        x = x.reshape(-1, *work.image).permute(0, 3, 1, 2)  # channels last in memory
     return x, y
 
 
 def local_steps(model, x, y, batches, rate, compiled=None):
-    """A client's steps of SGD on its batches; `compiled` is the model for
-    full ones, so that it has one shape.
-    """
+    """A client's steps of SGD on its batches; `compiled` is the model for full ones, so that it has
+    one shape."""
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     criterion = nn.CrossEntropyLoss()
     full = len(batches[0])
     for rows in batches:
         rows = torch.from_numpy(rows)
         optimizer.zero_grad()
-        called = (
-            compiled if compiled is not None and len(rows) == full else model
-        )
+        called = compiled if compiled is not None and len(rows) == full else model
         criterion(called(x[rows]), y[rows]).backward()
         optimizer.step()
 
 
 @lru_cache
 def at_hand(path):
-    """The work of a file with its tensors and a model, once for each
-    process.
-    """
+    """The work of a file with its tensors and a model, once for each process."""
     work = Work(Path(path))
     return work, network(work), *tensors(work)

@@ -1,10 +1,8 @@
-"""The workloads, in files that every contestant reads: data, initial model,
-cohorts, and the rows of every step.
+"""The workloads, in files that every contestant reads: data, initial model, cohorts, and the rows
+of every step.
 
-Cohorts and orders are those that fedax draws from its seed, so that fedax,
-which draws them within its time, and the others, which are given them, take
-the same steps.
-"""
+Cohorts and orders are those that fedax draws from its seed, so that fedax, which draws them within
+its time, and the others, which are given them, take the same steps."""
 
 import itertools
 import json
@@ -29,14 +27,12 @@ SEED = 0
 
 @dataclass
 class Workload:
-    """Sizes of a workload. Its `long` number of rounds is for contestants in
-    JAX, the `short` one for the others.
+    """Sizes of a workload. Its `long` number of rounds is for contestants in JAX, the `short` one
+    for the others.
 
-    `tolerance` is of losses, above what rounding alone does to them; it
-    doubles every few steps where pooling chooses between nearly equal values.
-    Training must move a loss by twenty times as much, or nothing is
-    compared.
-    """
+    `tolerance` is of losses, above what rounding alone does to them; it doubles every few steps
+    where pooling chooses between nearly equal values. Training must move a loss by twenty times as
+    much, or nothing is compared."""
 
     title: str
     model: Any
@@ -64,31 +60,25 @@ WORKLOADS = {
 def mnist_file():
     """The path of MNIST, None if it is not there."""
     folder = Path(
-        os.environ.get(
-            "FEDAX_DATA", Path(__file__).parents[2].parent / "shared" / "data"
-        )
+        os.environ.get("FEDAX_DATA", Path(__file__).parents[2].parent / "shared" / "data")
     )
     return folder / "mnist.npz" if (folder / "mnist.npz").is_file() else None
 
 
 def pictures(count, features, rng):
-    """Images that can be learned: a random prototype for each class, and
-    noise.
-    """
+    """Images that can be learned: a random prototype for each class, and noise."""
     y = rng.integers(0, 10, count)
     prototypes = rng.random((10, features), np.float32)
-    return (
-        0.5 * prototypes[y] + 0.5 * rng.random((count, features), np.float32)
-    ), y.astype(np.int32)
+    return (0.5 * prototypes[y] + 0.5 * rng.random((count, features), np.float32)), y.astype(
+        np.int32
+    )
 
 
 def data_of(name, mnist):
     """The clients' data, and a word on its origin."""
     rng = np.random.default_rng(SEED)
     if name == "softmax":
-        return fedax.data.synthetic(
-            0.5, 0.5, seed=0, test_fraction=0.0
-        ), "Synthetic(0.5, 0.5)"
+        return fedax.data.synthetic(0.5, 0.5, seed=0, test_fraction=0.0), "Synthetic(0.5, 0.5)"
     if name == "flute" and mnist:
         return fedax.data.mnist_devices(folder=mnist.parent), (
             "MNIST on 1,000 devices as in FedProx, 90 % for training"
@@ -96,18 +86,11 @@ def data_of(name, mnist):
     if name == "flute":
         sizes = np.maximum(rng.lognormal(3.5, 1.0, 1000).astype(int), 10)
     else:
-        sizes = {
-            "2nn": [600] * 10,
-            "lenet": [500] * 8,
-            "mnist_cnn": [200] * 4,
-        }[name]
+        sizes = {"2nn": [600] * 10, "lenet": [500] * 8, "mnist_cnn": [200] * 4}[name]
     total = int(np.sum(sizes))
     if mnist and name != "lenet":
         with np.load(mnist) as file:
-            x = (
-                file["x_train"][:total].reshape(total, -1).astype(np.float32)
-                / 255
-            )
+            x = file["x_train"][:total].reshape(total, -1).astype(np.float32) / 255
             y = file["y_train"][:total].astype(np.int32)
             origin = "MNIST"
     else:
@@ -115,17 +98,12 @@ def data_of(name, mnist):
         origin = "random images"
     ends = np.cumsum([0, *sizes])
     return FederatedData.from_arrays(
-        [{"x": x[a:b], "y": y[a:b]} for a, b in itertools.pairwise(ends)],
-        classes=10,
+        [{"x": x[a:b], "y": y[a:b]} for a, b in itertools.pairwise(ends)], classes=10
     ), origin
 
 
 def schedule_of(workload):
-    return fedax.Schedule(
-        cohort=workload.cohort,
-        epochs=workload.epochs,
-        batch_size=workload.batch,
-    )
+    return fedax.Schedule(cohort=workload.cohort, epochs=workload.epochs, batch_size=workload.batch)
 
 
 def task_of(workload, data):
@@ -142,22 +120,16 @@ def write(name, path):
     start = jax.random.fold_in(jax.random.key(SEED), 0)
     root = jax.random.fold_in(jax.random.key(SEED), 1)
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(task.start(start))]
-    draw = jax.jit(
-        lambda t: schedule.draw(
-            stream(root, "cohort", t, 0), jnp.asarray(offsets)
-        )[0]
-    )
+    draw = jax.jit(lambda t: schedule.draw(stream(root, "cohort", t, 0), jnp.asarray(offsets))[0])
     cohorts = np.stack([np.asarray(draw(t)) for t in range(workload.long)])
     largest = int(np.diff(offsets).max())
 
     @jax.jit
     def orders(t, k, size):
         key = stream(root, "client", t, k, 0, "order")
-        return jax.vmap(
-            lambda epoch: permutation(
-                jax.random.fold_in(key, epoch), size, largest
-            )
-        )(jnp.arange(workload.epochs))
+        return jax.vmap(lambda epoch: permutation(jax.random.fold_in(key, epoch), size, largest))(
+            jnp.arange(workload.epochs)
+        )
 
     rows = []
     counts = []
@@ -168,8 +140,7 @@ def write(name, path):
             for order in np.asarray(orders(t, int(k), size)):
                 rows.append(order[:size] + offsets[k])
                 counts += [
-                    min(workload.batch, size - begin)
-                    for begin in range(0, size, workload.batch)
+                    min(workload.batch, size - begin) for begin in range(0, size, workload.batch)
                 ]
             jobs.append(len(counts))
     model = workload.model
@@ -189,19 +160,14 @@ def write(name, path):
 def loss_of(work, vector):
     """The mean cross-entropy over all training examples, in pieces of 500."""
     model = WORKLOADS[work.name].model
-    tree = jax.tree.structure(
-        jax.eval_shape(model.init, jax.random.key(0))[0]
-    )
+    tree = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0))[0])
     params = jax.tree.unflatten(tree, work.leaves(np.asarray(vector)))
     total = 0.0
     for begin in range(0, len(work.x), 500):
         logits = np.asarray(
-            model.apply(params, None, work.x[begin : begin + 500], None)[0],
-            np.float64,
+            model.apply(params, None, work.x[begin : begin + 500], None)[0], np.float64
         )
         top = logits.max(axis=1, keepdims=True)
         logs = np.log(np.exp(logits - top).sum(axis=1)) + top[:, 0]
-        total += (
-            logs - logits[np.arange(len(logits)), work.y[begin : begin + 500]]
-        ).sum()
+        total += (logs - logits[np.arange(len(logits)), work.y[begin : begin + 500]]).sum()
     return total / len(work.x)

@@ -1,11 +1,9 @@
-"""Writes the pages that follow from the benchmark's results: on choosing a
-method, and all results.
+"""Writes the pages that follow from the benchmark's results: on choosing a method, and all results.
 
     python docs/benchmark/page.py    # part of `make generate`
 
-docs/choose.md is `choose.txt` with the numbers of the results.
-docs/findings/benchmark.md has the sentences, the bars of areas and the tables
-of all families.
+docs/choose.md is `choose.txt` with the numbers of the results. docs/findings/benchmark.md has the
+sentences, the bars of areas and the tables of all families.
 """
 
 import re
@@ -39,9 +37,7 @@ FOUND = ["task", "method", "settings", "edges"]
 DRAWN = ("rounds", "gradients")
 """Costs whose areas are drawn."""
 SHOWN = ("rounds", "gradients", "gigabits")
-"""Costs whose speeds are in the tables of the page; the CSV has all
-measures.
-"""
+"""Costs whose speeds are in the tables of the page; the CSV has all measures."""
 CHEAP = 1.05
 """Most that a round may cost, over the reference's, to count as no dearer."""
 MOST = 4
@@ -49,47 +45,28 @@ MOST = 4
 
 
 def cost_text(row: Mapping[str, float], measure: str) -> str:
-    """Returns the cost to the target where the reference's is 100, with its
-    interval.
-    """
+    """Returns the cost to the target where the reference's is 100, with its interval."""
     cost, low, high = (
-        f"{100 * np.exp(-row[f'{part}_{measure}']):.0f}"
-        for part in ("gain", "high", "low")
+        f"{100 * np.exp(-row[f'{part}_{measure}']):.0f}" for part in ("gain", "high", "low")
     )
     return f"{cost} [{low}, {high}]"
 
 
 def listed(rows: pd.DataFrame, measure: str, verdict: str = "better") -> str:
-    """Returns the methods with a verdict, largest gain first, the better ones
-    with numbers.
-    """
+    """Returns the methods with a verdict, largest gain first, the better ones with numbers."""
     ranked = rows.sort_values(f"gain_{measure}", ascending=False).T.to_dict()
-    chosen = [
-        name
-        for name, row in ranked.items()
-        if verdict_of(row, measure) == verdict
-    ]
+    chosen = [name for name, row in ranked.items() if verdict_of(row, measure) == verdict]
     if verdict != "better":
         return ", ".join(chosen)
     text = cost_text if measure in COSTS else gain_text
-    return (
-        ", ".join(
-            f"{name} {text(ranked[name], measure)}" for name in chosen[:MOST]
-        )
-        or "none"
-    )
+    return ", ".join(f"{name} {text(ranked[name], measure)}" for name in chosen[:MOST]) or "none"
 
 
-def split_by_price(
-    frame: pd.DataFrame, reference: str
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns the methods whose round costs no more than the reference's, and
-    the others.
-    """
+def split_by_price(frame: pd.DataFrame, reference: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns the methods whose round costs no more than the reference's, and the others."""
     others = frame.drop(index=reference)
     prices = others[["round_gradients", "round_gigabits"]].max(axis=1)
-    # where no run arrives the cost of a round is not known, and does not
-    # matter
+    # where no run arrives the cost of a round is not known, and does not matter
     return others[~(prices > CHEAP)], others[prices > CHEAP]
 
 
@@ -112,53 +89,34 @@ def sentences(frame: pd.DataFrame, reference: str) -> list[str]:
 
 
 def table(frame: pd.DataFrame, reference: str) -> list[str]:
-    """Returns the folded table of a family, fewest rounds first, with the
-    intervals of rounds.
-    """
+    """Returns the folded table of a family, fewest rounds first, with the intervals of rounds."""
     rows = [["method", *SHOWN]]
-    ranked = (
-        frame.drop(index=reference)
-        .sort_values("gain_rounds", ascending=False)
-        .T.to_dict()
-    )
+    ranked = frame.drop(index=reference).sort_values("gain_rounds", ascending=False).T.to_dict()
     for name, row in ranked.items():
         cells = [f"{name}, all clients" if row["everyone"] else name]
         for measure in SHOWN:
             number, _, interval = cost_text(row, measure).partition(" ")
             number = f"**{number}**" if verdict_of(row, measure) else number
-            cells.append(
-                f"{number} {interval}" if measure == "rounds" else number
-            )
+            cells.append(f"{number} {interval}" if measure == "rounds" else number)
         rows.append(cells)
     summary = f"<summary>All {len(rows) - 1} methods where {reference} needs 100</summary>"
-    return [
-        "<details markdown>",
-        summary,
-        "",
-        *rows_of(rows),
-        "",
-        "</details>",
-        "",
-    ]
+    return ["<details markdown>", summary, "", *rows_of(rows), "", "</details>", ""]
 
 
 def fill(text: str, frames: Mapping[str, tuple[pd.DataFrame, str]]) -> str:
-    """Returns a page with its marks filled in: `{{family.Method}}` is the
-    rounds of a method that needs fewer than the reference, `{{family.same}}`
-    and `{{family.more}}` list the others whose round costs no more.
+    """Returns a page with its marks filled in: `{{family.Method}}` is the rounds of a method that
+    needs fewer than the reference, `{{family.same}}` and `{{family.more}}` list the others whose
+    round costs no more.
 
     Raises:
-        ValueError: the method does not need fewer rounds, so the sentence is
-            wrong.
+        ValueError: the method does not need fewer rounds, so the sentence is wrong.
     """
 
     def number(match: re.Match[str]) -> str:
         frame, reference = frames[match[1]]
         if match[2] in ("same", "more"):
             verdict = {"same": "", "more": "worse"}[match[2]]
-            return listed(
-                split_by_price(frame, reference)[0], "rounds", verdict
-            )
+            return listed(split_by_price(frame, reference)[0], "rounds", verdict)
         row = frame.loc[match[2]].to_dict()
         if verdict_of(row, "rounds") != "better":
             raise ValueError(f"{match[0]} needs no fewer rounds")
@@ -175,19 +133,13 @@ def rows_of(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def draw_areas(frame: pd.DataFrame, cost: str) -> Figure:
     """Draws a bar for each method's area with its interval over tasks."""
-    order = frame.sort_values(
-        ["everyone", f"area_{cost}"], ascending=[True, False]
-    )
+    order = frame.sort_values(["everyone", f"area_{cost}"], ascending=[True, False])
     # methods in which all clients work stand apart, below the others
     places = -np.arange(len(order)) - order["everyone"]
     # as wide as a phone, in inches
-    figure = Figure(
-        (3.6, 0.6 + 0.19 * len(order)), dpi=150, layout="constrained"
-    )
+    figure = Figure((3.6, 0.6 + 0.19 * len(order)), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    mean, low, high = (
-        order[f"{part}_{cost}"] for part in ("area", "area_low", "area_high")
-    )
+    mean, low, high = (order[f"{part}_{cost}"] for part in ("area", "area_low", "area_high"))
     colours = order["everyone"].map({False: "#77aadd", True: "#bbbbbb"})
     axes.barh(places, mean, color=colours)
     axes.hlines(places, low, high, color="#444444")
@@ -229,16 +181,11 @@ Without results: {missing}.
 
 
 def describe(task: BenchTask) -> str:
-    """Returns a task's name with its clients of a round, all clients, and the
-    target.
-    """
+    """Returns a task's name with its clients of a round, all clients, and the target."""
     clients, cohort = (
-        task.sections[k].get(v)
-        for k, v in (("task", "clients"), ("schedule", "cohort"))
+        task.sections[k].get(v) for k, v in (("task", "clients"), ("schedule", "cohort"))
     )
-    return (
-        f"{task.name} ({cohort or 'all'} of {clients}, {task.target.value:g})"
-    )
+    return f"{task.name} ({cohort or 'all'} of {clients}, {task.target.value:g})"
 
 
 def write(bench: Bench) -> dict[Path, str]:
@@ -246,17 +193,11 @@ def write(bench: Bench) -> dict[Path, str]:
     results = bench.results()
     frames = bench.compare()
     titles = {name.partition(" ")[0] for name in results["method"]}
-    missing = {
-        kind.__name__ for kind in algorithm_classes().values()
-    } - titles
+    missing = {kind.__name__ for kind in algorithm_classes().values()} - titles
     parts = [HEAD.format(missing=", ".join(sorted(missing, key=str.lower)))]
     compared = {}
     for family, frame in frames.items():
-        tasks = [
-            task
-            for task in bench.tasks
-            if task.target.family == family and task.target.value
-        ]
+        tasks = [task for task in bench.tasks if task.target.family == family and task.target.value]
         reference = tasks[0].reference.shown()
         title = TITLES[family]
         compared[family] = frame, reference
@@ -267,10 +208,7 @@ def write(bench: Bench) -> dict[Path, str]:
             "",
             *(f"- {text}" for text in sentences(frame, reference)),
             "",
-            *(
-                f"![Areas by {c}: {title}](../benchmark/{family}-{c}.png)"
-                for c in DRAWN
-            ),
+            *(f"![Areas by {c}: {title}](../benchmark/{family}-{c}.png)" for c in DRAWN),
             "",
             *table(frame, reference),
         ]
@@ -278,12 +216,8 @@ def write(bench: Bench) -> dict[Path, str]:
     return {
         ARTICLE: "\n".join(parts),
         CHOOSE: fill((HERE / "choose.txt").read_text(), compared),
-        SETTINGS: results.drop_duplicates(["task", "method"])[FOUND].to_csv(
-            index=False
-        ),
-        STANDING: pd.concat(frames, names=["family", "method"])
-        .round(4)
-        .to_csv(),
+        SETTINGS: results.drop_duplicates(["task", "method"])[FOUND].to_csv(index=False),
+        STANDING: pd.concat(frames, names=["family", "method"]).round(4).to_csv(),
     }
 
 

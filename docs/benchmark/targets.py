@@ -1,11 +1,10 @@
-"""Finds the targets of benchmark tasks: what the tuned reference reaches in
-half of the rounds.
+"""Finds the targets of benchmark tasks: what the tuned reference reaches in half of the rounds.
 
     python docs/benchmark/targets.py TASK...
 
-A target is the median over five seeds, which are used for nothing else, of
-the best value until then, rounded to three digits towards the easier side. It
-is printed, to be written into `targets.toml`.
+A target is the median over five seeds, which are used for nothing else, of the best value until
+then, rounded to three digits towards the easier side. It is printed, to be written into
+`targets.toml`.
 """
 
 import math
@@ -14,20 +13,11 @@ import sys
 from collections.abc import Sequence
 
 from fedax.benchmark.command import Bench
-from fedax.benchmark.run import (
-    Score,
-    Tuning,
-    has_diverged,
-    loss_of,
-    make_data,
-    tune,
-)
+from fedax.benchmark.run import Score, Tuning, has_diverged, loss_of, make_data, tune
 from fedax.benchmark.task import BenchTask
 from fedax.results import Record
 
-REFERENCE = Tuning(
-    screening=(2000, 2001), deciding=(), reported=tuple(range(2100, 2105))
-)
+REFERENCE = Tuning(screening=(2000, 2001), deciding=(), reported=tuple(range(2100, 2105)))
 """All settings run on two seeds, because a target is found only once."""
 
 
@@ -41,11 +31,7 @@ def find_target(task: BenchTask, tuning: Tuning = REFERENCE) -> float:
         # a run that diverged is the worst of all
         if has_diverged(run, metric):
             return math.inf
-        return min(
-            loss_of(run, metric, i)
-            for i, done in enumerate(run.rounds)
-            if done <= half
-        )
+        return min(loss_of(run, metric, i) for i, done in enumerate(run.rounds) if done <= half)
 
     def score(records: Sequence[Record]) -> Score:
         return (statistics.fmean(map(best_loss, records)),)
@@ -54,9 +40,7 @@ def find_target(task: BenchTask, tuning: Tuning = REFERENCE) -> float:
     *_, records = tune(task, method, space, make_data(task), tuning, score)
     loss = statistics.median(map(best_loss, records))
     places = 2 - math.floor(math.log10(abs(loss)))
-    return abs(
-        round(math.ceil(loss * 10**places) / 10**places, max(places, 0))
-    )
+    return abs(round(math.ceil(loss * 10**places) / 10**places, max(places, 0)))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ EXAMPLES = FOLDER.parents[1] / "examples"
 
 
 def run_script(path: Path, labels: list[str], metric: list[str]) -> None:
-    """Runs a script and draws its histories as `picture.png` in the working
-    directory.
-    """
+    """Runs a script and draws its histories as `picture.png` in the working directory."""
     import pandas as pd
 
     import fedax
@@ -42,24 +40,17 @@ def run_script(path: Path, labels: list[str], metric: list[str]) -> None:
     if metric:
         name, title = metric
         parts = [
-            histories[0].to_pandas().assign(method=label)
-            for label, histories in drawn.items()
+            histories[0].to_pandas().assign(method=label) for label, histories in drawn.items()
         ]
-        figure = drawing.curves(
-            pd.concat(parts), y=name, col=[], y_title=title
-        )
-        drawing.save_as(
-            drawing.Picture("picture", figure), Path("picture.png")
-        )
+        figure = drawing.curves(pd.concat(parts), y=name, col=[], y_title=title)
+        drawing.save_as(drawing.Picture("picture", figure), Path("picture.png"))
     else:
         fedax.compare(drawn, "picture.png")
 
 
 def settings(extra: dict[str, Any]) -> list[str]:
     """Returns the options that change values of an experiment file."""
-    return [
-        word for value in extra.get("set", []) for word in ("--set", value)
-    ]
+    return [word for value in extra.get("set", []) for word in ("--set", value)]
 
 
 def run_file(path: Path, options: list[str]) -> None:
@@ -93,9 +84,7 @@ def draw(name: str) -> None:
             env=os.environ | {"JAX_PLATFORMS": "cpu"},
             check=True,
         )
-        (FOLDER / f"{name}.png").write_bytes(
-            Path(folder, "picture.png").read_bytes()
-        )
+        (FOLDER / f"{name}.png").write_bytes(Path(folder, "picture.png").read_bytes())
 
 
 def main(arguments: list[str]) -> None:
@@ -106,11 +95,7 @@ def main(arguments: list[str]) -> None:
         if file.exists():
             run_file(file, settings(extra))
         else:
-            run_script(
-                file.with_suffix(".py"),
-                extra["labels"],
-                extra.get("metric", []),
-            )
+            run_script(file.with_suffix(".py"), extra["labels"], extra.get("metric", []))
         return
     for name in arguments or about:
         print(name, flush=True)

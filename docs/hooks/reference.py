@@ -17,12 +17,9 @@ from fedax.tasks.sources import DATASETS, task_options
 def pages() -> dict[str, str]:
     """Returns Markdown by address."""
     command = typer.main.get_command(cli.app)
-    # help texts are Markdown, in which rich would take [cluster] for a mark
-    # of its own
+    # help texts are Markdown, in which rich would take [cluster] for a mark of its own
     typer.cli.HAS_RICH = False
-    usage = typer.cli.get_docs_for_click(
-        obj=command, ctx=typer.Context(command), name="fedax"
-    )
+    usage = typer.cli.get_docs_for_click(obj=command, ctx=typer.Context(command), name="fedax")
     files = TEMPLATES.get_template("files.md.jinja").render(
         schema=Experiment.model_json_schema(),
         tasks={name: task_options(name) for name in DATASETS},
@@ -33,7 +30,6 @@ def pages() -> dict[str, str]:
         needed=inspect.Parameter.empty,
     )
     return {
-        "reference/command-line.md": "# Command line\n\n## "
-        + usage.partition("\n## ")[2],
+        "reference/command-line.md": "# Command line\n\n## " + usage.partition("\n## ")[2],
         "reference/files.md": files,
     }

@@ -1,8 +1,6 @@
-"""How many rounds FedBC's tables are of: the error of our cells, read by the
-best value of the first N rounds, against N. `python
-docs/reproduction/dating.py` draws it from `dating.csv`, a row for each cell:
-the paper's number, and the mean of our runs at each N.
-"""
+"""How many rounds FedBC's tables are of: the error of our cells, read by the best value of the first
+N rounds, against N. `python docs/reproduction/dating.py` draws it from `dating.csv`, a row for each
+cell: the paper's number, and the mean of our runs at each N."""
 
 from pathlib import Path
 
@@ -21,22 +19,12 @@ CAPTION = (
 
 
 def errors() -> pd.DataFrame:
-    """Returns the root mean square of the differences, by table, method and
-    rounds.
-    """
+    """Returns the root mean square of the differences, by table, method and rounds."""
     cells = pd.read_csv(FOLDER / "dating.csv")
-    rows = cells.melt(
-        ["table", "task", "algorithm", "paper", "runs"], var_name="rounds"
-    )
+    rows = cells.melt(["table", "task", "algorithm", "paper", "runs"], var_name="rounds")
     rows["rounds"] = rows["rounds"].astype(int)
-    gaps = (rows["value"] - rows["paper"]).groupby(
-        [rows[key] for key in KEYS]
-    )
-    return (
-        gaps.agg(lambda gap: (gap**2).mean() ** 0.5)
-        .rename(ERROR)
-        .reset_index()
-    )
+    gaps = (rows["value"] - rows["paper"]).groupby([rows[key] for key in KEYS])
+    return gaps.agg(lambda gap: (gap**2).mean() ** 0.5).rename(ERROR).reset_index()
 
 
 if __name__ == "__main__":
@@ -44,8 +32,4 @@ if __name__ == "__main__":
     best = rows.loc[rows.groupby(KEYS[:2])[ERROR].idxmin()]
     print(best)
     figure = curves(rows, "rounds", ERROR, "algorithm", "table", log=True)
-    save(
-        [Picture("dating", figure, "The rounds of FedBC's tables", CAPTION)],
-        FOLDER,
-        ["png"],
-    )
+    save([Picture("dating", figure, "The rounds of FedBC's tables", CAPTION)], FOLDER, ["png"])

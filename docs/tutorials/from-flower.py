@@ -13,17 +13,15 @@
 # %% [markdown]
 # # From Flower
 #
-# A Flower method has two halves. A strategy on the server chooses clients and
-# aggregates their messages, and a client app trains. In fedax a method is one
-# class. On one machine it is compiled and runs as a simulation. For
-# [deployment](../flower.md) the same class runs over Flower's SuperLink and
-# SuperNodes, so you keep your network, keys and tools.
+# A Flower method has two halves. A strategy on the server chooses clients and aggregates their
+# messages, and a client app trains. In fedax a method is one class. On one machine it is compiled
+# and runs as a simulation. For [deployment](../flower.md) the same class runs over Flower's
+# SuperLink and SuperNodes, so you keep your network, keys and tools.
 #
 # ## Before: a Flower app
 #
-# The client app trains a PyTorch module on its partition. The server app
-# averages the results. An app with `client_fn` and a `NumPyClient` moves the
-# same way, and the table below has its functions:
+# The client app trains a PyTorch module on its partition. The server app averages the results. An app
+# with `client_fn` and a `NumPyClient` moves the same way, and the table below has its functions:
 #
 # ```python
 # # client_app.py
@@ -49,12 +47,10 @@
 #
 # ## After: the same experiment in fedax
 #
-# You keep `Net` and `load_data`. You no longer need `train_fn`, the two apps
-# and their messages. Each example of Flower's quickstart is a dict with the
-# columns `img` and `label`. So `inputs` names the column that the module
-# takes, and the loss looks up the labels by name. fedax adds the accuracy by
-# itself only where the labels are called `y`, so this task gets it by
-# `scores`:
+# You keep `Net` and `load_data`. You no longer need `train_fn`, the two apps and their messages.
+# Each example of Flower's quickstart is a dict with the columns `img` and `label`. So `inputs`
+# names the column that the module takes, and the loss looks up the labels by name. fedax adds the
+# accuracy by itself only where the labels are called `y`, so this task gets it by `scores`:
 #
 # ```python
 # def cross_entropy(logits, examples):
@@ -100,12 +96,10 @@
 # | `evaluate_fn`, `aggregate_evaluate` | observers | replace them |
 # | `client_resources`, Ray's actors | nothing: the clients of a round are one compiled program | drop them |
 #
-# `fedax.observe.TestLoss()` and `TestAccuracy()` look at the task's
-# `central`. Without one they look at the test examples of all clients
-# together. Flower's distributed loss is the mean over the clients' test
-# examples. If your task has a `central`, observe
-# `fedax.observe.ClientAccuracy("loss")` for it: the metric is
-# `client_loss_pooled`.
+# `fedax.observe.TestLoss()` and `TestAccuracy()` look at the task's `central`. Without one they look
+# at the test examples of all clients together. Flower's distributed loss is the mean over the
+# clients' test examples. If your task has a `central`, observe `fedax.observe.ClientAccuracy("loss")`
+# for it: the metric is `client_loss_pooled`.
 #
 # Some things have no equivalent:
 #
@@ -119,8 +113,7 @@
 # | metrics that a client computes with arbitrary code | write an observer in JAX |
 # | Flower's mods | use fedax's codecs, privacy and attacks |
 #
-# The rest of this page runs an experiment like this on digits, with a model
-# of fedax.
+# The rest of this page runs an experiment like this on digits, with a model of fedax.
 
 # %%
 import fedax
@@ -139,14 +132,13 @@ print(history)
 # %% [markdown]
 # ## Your own strategy
 #
-# In Flower, a strategy with server momentum overrides `aggregate_train`,
-# stores arrays between rounds and combines lists of NumPy arrays. In fedax
-# the code reads like the definition:
+# In Flower, a strategy with server momentum overrides `aggregate_train`, stores arrays between
+# rounds and combines lists of NumPy arrays. In fedax the code reads like the definition:
 #
 # $$ m \leftarrow \beta m + (\bar w - w), \qquad w \leftarrow w + m . $$
 #
-# `init` creates the state, and `model` says which part of it is the model.
-# All communication happens in `fed.average`.
+# `init` creates the state, and `model` says which part of it is the model. All communication
+# happens in `fed.average`.
 
 # %%
 from typing import NamedTuple
@@ -184,23 +176,21 @@ class Heavy(Algorithm[State]):
 heavy = fedax.run(Heavy(beta=0.5), task, **arguments)
 print(f"accuracy {heavy.last('test_accuracy'):.2f}")
 
-# %% [markdown] fedax has this method as `FedAvgM(momentum=0.5)`. The largest
-# difference of the two models:
+# %% [markdown]
+# fedax has this method as `FedAvgM(momentum=0.5)`. The largest difference of the two models:
 
 # %%
 import jax
 
 known = fedax.run(fedax.FedAvgM(momentum=0.5), task, **arguments)
-difference = jax.tree.map(
-    lambda a, b: abs(a - b).max(), known.params, heavy.params
-)
+difference = jax.tree.map(lambda a, b: abs(a - b).max(), known.params, heavy.params)
 print(f"{max(jax.tree.leaves(difference)):.1g}")
 
 # %% [markdown]
 # ## Back onto Flower's network
 #
-# An experiment file names the task, the algorithms and their settings. You
-# simulate and deploy the same file:
+# An experiment file names the task, the algorithms and their settings. You simulate and deploy the
+# same file:
 #
 # ```
 # # simulated
@@ -210,5 +200,4 @@ print(f"{max(jax.tree.leaves(difference)):.1g}")
 # ```
 #
 # With the same seed both give the same parameters, up to rounding in float32.
-# [For users of Flower](../flower.md#for-users-of-flower) says what else
-# changes in a deployment.
+# [For users of Flower](../flower.md#for-users-of-flower) says what else changes in a deployment.

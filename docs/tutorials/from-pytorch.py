@@ -13,11 +13,10 @@
 # %% [markdown]
 # # From PyTorch
 #
-# A federated simulation in PyTorch is usually three nested loops: rounds, the
-# clients of a round, minibatches. fedax has all three, compiled. You bring
-# the module, its loss, and the data of each client. This page moves one such
-# program over, and its weights back. It needs PyTorch: `pip install torch
-# --index-url https://download.pytorch.org/whl/cpu`.
+# A federated simulation in PyTorch is usually three nested loops: rounds, the clients of a round,
+# minibatches. fedax has all three, compiled. You bring the module, its loss, and the data of each
+# client. This page moves one such program over, and its weights back. It needs PyTorch: `pip
+# install torch --index-url https://download.pytorch.org/whl/cpu`.
 #
 # ```python
 # for t in range(20):
@@ -46,35 +45,27 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 
 torch.manual_seed(0)
 net = nn.Sequential(
-    nn.Conv2d(1, 32, 3, padding=1),
-    nn.ReLU(),
-    nn.MaxPool2d(2),
-    nn.Flatten(),
-    nn.Linear(512, 10),
+    nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, 10)
 )
 
 x, y = load_digits(return_X_y=True)
 images = TensorDataset(
-    torch.tensor(x / 16, dtype=torch.float32).reshape(-1, 1, 8, 8),
-    torch.tensor(y),
+    torch.tensor(x / 16, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(y)
 )
 order = np.random.default_rng(0).permutation(len(y))
 held = order[:300]
 rest = order[300:]
 by_label = rest[np.argsort(y[rest], kind="stable")]
-clients = [
-    Subset(images, part.tolist()) for part in np.array_split(by_label, 10)
-]
+clients = [Subset(images, part.tolist()) for part in np.array_split(by_label, 10)]
 central = Subset(images, held.tolist())
 
 # %% [markdown]
 # ## The loss is a function in JAX
 #
-# It gives one number for each example, what `reduction="none"` gives in
-# PyTorch. fedax takes the mean: `reduction="mean"` would weigh a short last
-# minibatch as much as a full one. A data set becomes arrays by PyTorch's own
-# `default_collate`. The first `fedax.models.torch` of a process can take ten
-# seconds or more, because it loads `torch.export`.
+# It gives one number for each example, what `reduction="none"` gives in PyTorch. fedax takes the
+# mean: `reduction="mean"` would weigh a short last minibatch as much as a full one. A data set
+# becomes arrays by PyTorch's own `default_collate`. The first `fedax.models.torch` of a process can
+# take ten seconds or more, because it loads `torch.export`.
 
 # %%
 import optax
@@ -83,9 +74,7 @@ import fedax
 
 
 def cross_entropy(logits, examples):
-    return optax.softmax_cross_entropy_with_integer_labels(
-        logits, examples["y"]
-    )
+    return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
 
 
 def arrays(dataset):
@@ -96,9 +85,7 @@ def arrays(dataset):
 data = [arrays(client) for client in clients]
 model = fedax.models.torch(net, data[0]["x"])
 task = fedax.from_model(
-    model,
-    cross_entropy,
-    fedax.data.FederatedData.from_arrays(data, central=arrays(central)),
+    model, cross_entropy, fedax.data.FederatedData.from_arrays(data, central=arrays(central))
 )
 
 # %% [markdown]
@@ -126,43 +113,29 @@ arguments = {
     "seed": 0,
 }
 history = fedax.run(fedax.FedAvg(), task, **arguments)
-for t, value in zip(
-    history.rounds, history.metrics["test_accuracy"], strict=True
-):
+for t, value in zip(history.rounds, history.metrics["test_accuracy"], strict=True):
     print(f"round {t:2}: accuracy {value:.2f}")
 
-# %% [markdown] Another algorithm is another word. SCAFFOLD's control variates
-# divide by the learning rate, so that it asks for plain SGD; all get it here.
+# %% [markdown]
+# Another algorithm is another word. SCAFFOLD's control variates divide by the learning rate, so
+# that it asks for plain SGD; all get it here.
 
 # %%
 plain = arguments | {"solver": fedax.SGD(0.1)}
-for algorithm in (
-    fedax.FedAvg(),
-    fedax.FedProx(mu=0.1),
-    fedax.SCAFFOLD(),
-    fedax.FedDyn(alpha=0.1),
-):
+for algorithm in (fedax.FedAvg(), fedax.FedProx(mu=0.1), fedax.SCAFFOLD(), fedax.FedDyn(alpha=0.1)):
     result = fedax.run(algorithm, task, **plain)
-    print(
-        f"{type(algorithm).__name__:9} accuracy {result.metrics['test_accuracy'][-1]:.2f}"
-    )
+    print(f"{type(algorithm).__name__:9} accuracy {result.metrics['test_accuracy'][-1]:.2f}")
 
 # %% [markdown]
 # ## The weights go back
 #
-# `history.state_dict()` has what was trained, by PyTorch's names. Load it
-# with `strict=False` if the module has shared weights or buffers that
-# training does not change.
+# `history.state_dict()` has what was trained, by PyTorch's names. Load it with `strict=False` if the
+# module has shared weights or buffers that training does not change.
 
 # %%
 net.load_state_dict(history.state_dict())
 with torch.no_grad():
-    right = (
-        net.eval()(torch.stack([image for image, _ in central]))
-        .argmax(1)
-        .numpy()
-        == y[held]
-    )
+    right = net.eval()(torch.stack([image for image, _ in central])).argmax(1).numpy() == y[held]
 print(f"accuracy in PyTorch {right.mean():.2f}")
 
 # %% [markdown]

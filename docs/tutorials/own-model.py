@@ -13,13 +13,11 @@
 # %% [markdown]
 # # Your own model
 #
-# You need a pytree of parameters, and a loss that returns **one number per
-# example**. fedax averages over the examples, weights the clients and takes
-# the gradients. This page trains a small network three times: in plain JAX,
-# as an Equinox module and as a Flax module.
+# You need a pytree of parameters, and a loss that returns **one number per example**. fedax averages
+# over the examples, weights the clients and takes the gradients. This page trains a small network
+# three times: in plain JAX, as an Equinox module and as a Flax module.
 #
-# The data are made up: four clients, each with points from two of four
-# clusters.
+# The data are made up: four clients, each with points from two of four clusters.
 
 # %%
 import jax
@@ -39,18 +37,15 @@ def client(classes, count=60):
 
 
 clients = [client(classes) for classes in ([0, 1], [1, 2], [2, 3], [3, 0])]
-data = fedax.FederatedData.from_arrays(
-    clients, central=client([0, 1, 2, 3], count=200)
-)
+data = fedax.FederatedData.from_arrays(clients, central=client([0, 1, 2, 3], count=200))
 
 # %% [markdown]
 # ## In plain JAX
 #
-# `examples` is a minibatch of a client. The first axis of each array runs
-# over its examples. The loss returns an array of that length, not its mean,
-# so that fedax can weight minibatches of different sizes, padding and clients
-# exactly. fedax refuses another shape before it compiles anything. `fedax
-# check --task` finds a loss that couples examples (see the end of this page).
+# `examples` is a minibatch of a client. The first axis of each array runs over its examples. The
+# loss returns an array of that length, not its mean, so that fedax can weight minibatches of
+# different sizes, padding and clients exactly. fedax refuses another shape before it compiles
+# anything. `fedax check --task` finds a loss that couples examples (see the end of this page).
 
 
 # %%
@@ -60,9 +55,7 @@ def logits(params, x):
 
 
 def cross_entropy(outputs, examples):
-    return optax.softmax_cross_entropy_with_integer_labels(
-        outputs, examples["y"]
-    )
+    return optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])
 
 
 def loss(params, examples):
@@ -70,9 +63,7 @@ def loss(params, examples):
 
 
 def accuracy(params, examples):
-    return (
-        logits(params, examples["x"]).argmax(axis=1) == examples["y"]
-    ).astype(float)
+    return (logits(params, examples["x"]).argmax(axis=1) == examples["y"]).astype(float)
 
 
 params = {
@@ -93,13 +84,11 @@ history = fedax.run(
     observe=[fedax.observe.TrainLoss(), fedax.observe.TestAccuracy()],
     observe_every=10,
 )
-for t, value in zip(
-    history.rounds, history.metrics["test_accuracy"], strict=True
-):
+for t, value in zip(history.rounds, history.metrics["test_accuracy"], strict=True):
     print(f"round {t:2}: accuracy {value:.2f}")
 
-# %% [markdown] `history.params` is the trained model. It has the structure of
-# the initial parameters.
+# %% [markdown]
+# `history.params` is the trained model. It has the structure of the initial parameters.
 
 # %%
 jax.tree.map(jnp.shape, history.params)
@@ -107,11 +96,9 @@ jax.tree.map(jnp.shape, history.params)
 # %% [markdown]
 # ## An Equinox module
 #
-# `fedax.models.equinox` adapts a module that a function makes from a random
-# key, so every seed starts from a different model. Values that are not
-# trained, such as activation functions, stay in the module.
-# `fedax.from_model` makes the task. Its loss is a function of the outputs and
-# the examples.
+# `fedax.models.equinox` adapts a module that a function makes from a random key, so every seed starts
+# from a different model. Values that are not trained, such as activation functions, stay in the
+# module. `fedax.from_model` makes the task. Its loss is a function of the outputs and the examples.
 
 # %%
 import equinox as eqx
@@ -119,12 +106,7 @@ import equinox as eqx
 
 def network(key):
     return eqx.nn.MLP(
-        in_size=2,
-        out_size=4,
-        width_size=16,
-        depth=1,
-        activation=jax.nn.tanh,
-        key=key,
+        in_size=2, out_size=4, width_size=16, depth=1, activation=jax.nn.tanh, key=key
     )
 
 
@@ -139,9 +121,9 @@ history = fedax.run(
 )
 print(f"accuracy {history.last('test_accuracy'):.2f}")
 
-# %% [markdown] If the labels are whole numbers and the model has an output
-# for each class, accuracy is a score by default. `history.params` is a module
-# again:
+# %% [markdown]
+# If the labels are whole numbers and the model has an output for each class, accuracy is a score by
+# default. `history.params` is a module again:
 
 # %%
 [int(history.params(jnp.array(centre)).argmax()) for centre in centres]
@@ -149,9 +131,8 @@ print(f"accuracy {history.last('test_accuracy'):.2f}")
 # %% [markdown]
 # ## A Flax module
 #
-# `fedax.models.nnx` adapts a module of Flax NNX, with its batch statistics
-# and dropout. It needs `pip install flax`. There are [adapters](../models.md)
-# for Flax Linen, Haiku and PyTorch too.
+# `fedax.models.nnx` adapts a module of Flax NNX, with its batch statistics and dropout. It needs
+# `pip install flax`. There are [adapters](../models.md) for Flax Linen, Haiku and PyTorch too.
 
 # %%
 from flax import nnx
@@ -171,25 +152,15 @@ class Network(nnx.Module):
 task = fedax.from_model(fedax.models.nnx(Network), cross_entropy, data)
 comparison = {
     name: fedax.run_grid(
-        [method],
-        task,
-        seed=[0, 1, 2],
-        solver=fedax.SGD(0.1),
-        rounds=30,
-        observe_every=5,
+        [method], task, seed=[0, 1, 2], solver=fedax.SGD(0.1), rounds=30, observe_every=5
     )
-    for name, method in {
-        "FedAvg": fedax.FedAvg(),
-        "FedProx": fedax.FedProx(mu=0.1),
-    }.items()
+    for name, method in {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}.items()
 }
 for name, runs in comparison.items():
-    print(
-        f"{name}: accuracy {np.mean([run.last('test_accuracy') for run in runs]):.2f}"
-    )
+    print(f"{name}: accuracy {np.mean([run.last('test_accuracy') for run in runs]):.2f}")
 
-# %% [markdown] `fedax.compare` writes the curves of several runs to one page,
-# which opens in a browser:
+# %% [markdown]
+# `fedax.compare` writes the curves of several runs to one page, which opens in a browser:
 
 # %%
 fedax.compare(comparison, "runs/comparison.html", title="Own network")

@@ -19,19 +19,13 @@ from .algorithms.decentralized.dfedsam import DFedSAM as DFedSAM
 from .algorithms.decentralized.dgd import DGD as DGD
 from .algorithms.decentralized.dsgd import DSGD as DSGD
 from .algorithms.decentralized.exactdiffusion import NIDS as NIDS
-from .algorithms.decentralized.exactdiffusion import (
-    ExactDiffusion as ExactDiffusion,
-)
+from .algorithms.decentralized.exactdiffusion import ExactDiffusion as ExactDiffusion
 from .algorithms.decentralized.extra import EXTRA as EXTRA
-from .algorithms.decentralized.gradienttracking import (
-    GradientTracking as GradientTracking,
-)
+from .algorithms.decentralized.gradienttracking import GradientTracking as GradientTracking
 from .algorithms.decentralized.gtadam import GTAdam as GTAdam
 from .algorithms.decentralized.gtsgd import GTSGD as GTSGD
 from .algorithms.decentralized.pushsum import PushSum as PushSum
-from .algorithms.decentralized.quantized_dfedavgm import (
-    QuantizedDFedAvgM as QuantizedDFedAvgM,
-)
+from .algorithms.decentralized.quantized_dfedavgm import QuantizedDFedAvgM as QuantizedDFedAvgM
 from .algorithms.personalized.apfl import APFL as APFL
 from .algorithms.personalized.ditto import Ditto as Ditto
 from .algorithms.personalized.fedala import FedALA as FedALA
@@ -49,9 +43,7 @@ from .algorithms.personalized.pfedme import PFedMe as PFedMe
 from .algorithms.server.afl import AFL as AFL
 from .algorithms.server.bulyan import Bulyan as Bulyan
 from .algorithms.server.centeredclip import CenteredClip as CenteredClip
-from .algorithms.server.coordinatemedian import (
-    CoordinateMedian as CoordinateMedian,
-)
+from .algorithms.server.coordinatemedian import CoordinateMedian as CoordinateMedian
 from .algorithms.server.dane import DANE as DANE
 from .algorithms.server.fedadmm import FedADMM as FedADMM
 from .algorithms.server.fedavg import FedAvg as FedAvg
@@ -79,9 +71,7 @@ from .algorithms.server.fedvarp import MIFA as MIFA
 from .algorithms.server.fedvarp import FedVARP as FedVARP
 from .algorithms.server.gd import GD as GD
 from .algorithms.server.gd import LocalGD as LocalGD
-from .algorithms.server.geometricmedian import (
-    GeometricMedian as GeometricMedian,
-)
+from .algorithms.server.geometricmedian import GeometricMedian as GeometricMedian
 from .algorithms.server.krum import Krum as Krum
 from .algorithms.server.mime import Mime as Mime
 from .algorithms.server.mime import MimeLite as MimeLite

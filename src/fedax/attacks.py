@@ -1,13 +1,10 @@
-"""Attacks: harm that a part of the clients does, as a part of a
-`fedax.Channel`.
+"""Attacks: harm that a part of the clients does, as a part of a `fedax.Channel`.
 
 - `SignFlip`: a step in the opposite direction.
 - `Noise`: noise in place of a step.
 - `LabelFlip`: honest work on wrong labels.
-- `ALIE`, `IPM`, `MinMax`: hostile clients agree on a vector, knowing what
-  others send.
-- `ATTACKS`: attacks by their name in experiment files; `make_attack` makes
-  one.
+- `ALIE`, `IPM`, `MinMax`: hostile clients agree on a vector, knowing what others send.
+- `ATTACKS`: attacks by their name in experiment files; `make_attack` makes one.
 """
 
 from fedax.communication.attacks import ALIE as ALIE

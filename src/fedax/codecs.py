@@ -1,5 +1,4 @@
-"""Codecs: vectors in fewer bits, as compiled arithmetic and as the bytes of a
-real network.
+"""Codecs: vectors in fewer bits, as compiled arithmetic and as the bytes of a real network.
 
 - `Identity`: the numbers as they are.
 - `Quantizer`: the grid of quantized DFedAvgM, unbiased or rounded down.
@@ -7,15 +6,15 @@ real network.
 - `TopK`: the largest entries by magnitude, with error feedback.
 - `RandK`: random entries, unbiased.
 - `Sign`: the signs and the mean magnitude, with error feedback.
-- `EF21`, `DIANA`: a biased or an unbiased codec for differences to a memory
-  that clients and server share.
+- `EF21`, `DIANA`: a biased or an unbiased codec for differences to a memory that clients and server
+  share.
 - `CODECS`: codecs by their name in experiment files; `make_codec` makes one.
 - `packed`, `unpacked`: whole numbers of a few bits as bytes, and back.
 - `SCALE`: bits of a scale or a value.
 - `Codec`: the base class of codecs.
 
-All scales and values travel as 32-bit floats and are rounded to them before
-use, so that `decode(encode(...))` is exactly what a simulation computes with.
+All scales and values travel as 32-bit floats and are rounded to them before use, so that
+`decode(encode(...))` is exactly what a simulation computes with.
 """
 
 from fedax.communication.codecs import CODECS as CODECS

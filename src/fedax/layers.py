@@ -1,13 +1,11 @@
 """Layers that any JAX model can call, in the form that is fast where it runs.
 
-Arrays are images of shape (batch, rows, columns, channels) and kernels of
-shape (height, width, channels, outputs), as Flax has them. Everything has
-reverse-mode derivatives of any order and works under `jit`, `vmap` and
-`scan`; forward mode (`jax.jvp`) ends at `conv2d` and `group_norm`. On CPUs
-the extension of fedax computes float32 and float64 (`fedax doctor` says
-whether it is there); its memory order, examples innermost, is declared to
-XLA, so that arrays are laid out anew only where another operation wants them
-otherwise. Elsewhere XLA does it all.
+Arrays are images of shape (batch, rows, columns, channels) and kernels of shape (height, width,
+channels, outputs), as Flax has them. Everything has reverse-mode derivatives of any order and works
+under `jit`, `vmap` and `scan`; forward mode (`jax.jvp`) ends at `conv2d` and `group_norm`. On CPUs
+the extension of fedax computes float32 and float64 (`fedax doctor` says whether it is there); its
+memory order, examples innermost, is declared to XLA, so that arrays are laid out anew only where
+another operation wants them otherwise. Elsewhere XLA does it all.
 
 >>> import jax, jax.numpy as jnp
 >>> from fedax import layers
@@ -15,11 +13,7 @@ otherwise. Elsewhere XLA does it all.
 ...     h = layers.conv2d(x, params["kernel"], stride=2, padding="SAME")
 ...     h = layers.group_norm(h, params["scale"], params["offset"], groups=2)
 ...     return layers.max_pool(jax.nn.relu(h)).mean((1, 2))
->>> params = {
-...     "kernel": jnp.ones((3, 3, 1, 4)),
-...     "scale": jnp.ones(4),
-...     "offset": jnp.zeros(4),
-... }
+>>> params = {"kernel": jnp.ones((3, 3, 1, 4)), "scale": jnp.ones(4), "offset": jnp.zeros(4)}
 >>> network(params, jnp.ones((5, 8, 8, 1))).shape
 (5, 4)
 """

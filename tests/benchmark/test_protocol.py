@@ -1,6 +1,4 @@
-"""The protocol on a tiny task: tuning, results, and methods that are
-wrong.
-"""
+"""The protocol on a tiny task: tuning, results, and methods that are wrong."""
 
 import dataclasses
 import math
@@ -14,20 +12,8 @@ import pytest
 
 from commands import call, succeed
 from fedax.benchmark.command import Bench
-from fedax.benchmark.run import (
-    Tuning,
-    cost_to,
-    has_diverged,
-    make_data,
-    run_settings,
-)
-from fedax.benchmark.task import (
-    Target,
-    choose_tasks,
-    families_of,
-    load_tasks,
-    parse_method,
-)
+from fedax.benchmark.run import Tuning, cost_to, has_diverged, make_data, run_settings
+from fedax.benchmark.task import Target, choose_tasks, families_of, load_tasks, parse_method
 from fedax.core import InvalidInput, Outcome, SpecError
 from fedax.results import Record
 
@@ -48,9 +34,7 @@ value = 1.9
 learning_rate = [0.01, 1.0]
 quality = {final = "train_loss", mean = "client_accuracy_mean"}
 """
-BUDGET = Tuning(
-    settings=2, screening=(10,), deciding=(11,), reported=(0, 1, 2)
-)
+BUDGET = Tuning(settings=2, screening=(10,), deciding=(11,), reported=(0, 1, 2))
 MINE = '''
 import jax.numpy as jnp
 
@@ -101,34 +85,23 @@ def mine(tmp_path):
 
 
 def bench_of(folder, out):
-    return dataclasses.replace(
-        Bench.open("quick", folder=folder, out=out), tuning=BUDGET
-    )
+    return dataclasses.replace(Bench.open("quick", folder=folder, out=out), tuning=BUDGET)
 
 
 @pytest.mark.slow
-def test_the_protocol_from_tuning_to_the_verdict(
-    folder, mine, tmp_path, capsys
-):
+def test_the_protocol_from_tuning_to_the_verdict(folder, mine, tmp_path, capsys):
     bench = bench_of(folder, tmp_path / "out")
     # the reference runs without being named
     bench.run([f"{mine}:Wrong", f"{mine}:Copy"])
     results = bench.results()
-    assert results.groupby("method").size().to_dict() == {
-        "Copy": 3,
-        "FedAvg": 3,
-        "Wrong": 3,
-    }
+    assert results.groupby("method").size().to_dict() == {"Copy": 3, "FedAvg": 3, "Wrong": 3}
     assert np.isinf(results.loc[results["method"] == "Wrong", "rounds"]).all()
     frame = bench.compare()["convex"]
     assert frame.at["Wrong", "area_rounds"] == 0.0
     assert frame.at["Wrong", "gain_rounds"] == pytest.approx(-math.log(4))
     assert frame.at["FedAvg", "area_rounds"] > 0.0
-    # learning rates are the same for all methods, so FedAvg by another name
-    # has its costs
-    ours, theirs = (
-        results[results["method"] == m] for m in ("Copy", "FedAvg")
-    )
+    # learning rates are the same for all methods, so FedAvg by another name has its costs
+    ours, theirs = (results[results["method"] == m] for m in ("Copy", "FedAvg"))
     assert ours["rounds"].tolist() == theirs["rounds"].tolist()
     shown = capsys.readouterr().out
     assert "Copy searches learning_rate, momentum [0, 1]" in shown
@@ -137,9 +110,7 @@ def test_the_protocol_from_tuning_to_the_verdict(
     # the task has no devices
     assert "hours" not in shown
     assert "p_hours" not in frame
-    assert pd.read_csv(bench.out / "methods.csv")["method"].tolist() == list(
-        frame.index
-    )
+    assert pd.read_csv(bench.out / "methods.csv")["method"].tolist() == list(frame.index)
 
     # what is there does not run again, a changed file does
     before = bench.table.stat().st_mtime_ns
@@ -150,10 +121,7 @@ def test_the_protocol_from_tuning_to_the_verdict(
     bench.run([f"{mine}:Again"])
     again = bench.results()
     assert len(again) == 12
-    keys = [
-        set(each.loc[each["method"] == "Wrong", "key"])
-        for each in (results, again)
-    ]
+    keys = [set(each.loc[each["method"] == "Wrong", "key"]) for each in (results, again)]
     assert not keys[0] & keys[1]
 
 
@@ -172,16 +140,10 @@ def test_a_method_that_a_task_refuses_is_left_out(folder, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_target_is_what_the_reference_reaches_in_half_of_the_rounds(folder):
-    script = runpy.run_path(
-        str(Path(__file__).parents[2] / "docs" / "benchmark" / "targets.py")
-    )
-    budget = Tuning(
-        settings=2, screening=(20,), deciding=(), reported=(21, 22, 23)
-    )
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "benchmark" / "targets.py"))
+    budget = Tuning(settings=2, screening=(20,), deciding=(), reported=(21, 22, 23))
     task = load_tasks(folder)["tiny"]
-    open_tiny = types.SimpleNamespace(
-        open=lambda *_: bench_of(folder, Path("none"))
-    )
+    open_tiny = types.SimpleNamespace(open=lambda *_: bench_of(folder, Path("none")))
     script["find_target"].__globals__["Bench"] = open_tiny
     target = script["find_target"](task, budget)
     assert 0 < target < 3
@@ -199,10 +161,7 @@ def test_the_tasks_are_whole():
     assert len(families) == 6
     quick = choose_tasks(tasks, "quick")
     assert {task.target.family for task in quick} == families - {"text"}
-    assert {task.sections["task"]["name"] for task in quick} == {
-        "synthetic",
-        "digits",
-    }
+    assert {task.sections["task"]["name"] for task in quick} == {"synthetic", "digits"}
     assert choose_tasks(tasks, "full") == list(tasks.values())
 
 
@@ -213,9 +172,7 @@ def test_methods_fit_families(mine):
     assert "convex" in families_of(parse_method(f"{mine}:Copy"))
     tasks = load_tasks()
     assert tasks["digits-personal-dirichlet"].fits(parse_method("fedavg"))
-    assert not tasks["digits-personal-dirichlet"].fits(
-        parse_method("fedprox")
-    )
+    assert not tasks["digits-personal-dirichlet"].fits(parse_method("fedprox"))
     assert not tasks["digits-ring"].fits(parse_method("fedavg"))
 
 
@@ -239,8 +196,7 @@ def test_wrong_tasks_are_refused(folder, old, new):
 def test_methods_that_cannot_be_compared_are_refused(folder, mine, tmp_path):
     bench = bench_of(folder, tmp_path / "out")
     mine.write_text(MINE.replace("class Copy", "class FedAvg"))
-    # options that replace what is searched, and titles that stand for other
-    # results
+    # options that replace what is searched, and titles that stand for other results
     for text in (
         "fedavg:solver={momentum=0.9}",
         "fedavg:schedule={steps=3}",
@@ -265,72 +221,42 @@ def test_without_a_method_the_tasks_are_listed():
     assert "digits-ring" in found.output
 
 
-def test_a_hyperparameter_and_that_of_the_solver_may_have_one_name(
-    folder, mine
-):
+def test_a_hyperparameter_and_that_of_the_solver_may_have_one_name(folder, mine):
     task = load_tasks(folder)["tiny"]
     method = parse_method(f"{mine}:Copy:label=Mine")
     setting = {"learning_rate": 0.1, "momentum": 0.3, "solver.momentum": 0.7}
-    plan = task.experiment_of(method, [setting, setting]).plan(
-        make_data(task)
-    )
+    plan = task.experiment_of(method, [setting, setting]).plan(make_data(task))
     solver = plan.arguments_of("0")["solver"]
     assert list(plan.algorithms) == ["0", "1"]
     assert plan.algorithms["0"].momentum == pytest.approx(0.3)
-    assert (solver.learning_rate, solver.momentum) == pytest.approx(
-        (0.1, 0.7)
-    )
+    assert (solver.learning_rate, solver.momentum) == pytest.approx((0.1, 0.7))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "expected"), [("fedavg", 1.0), ("gd", None)]
-)
-def test_gradients_are_those_of_all_clients_over_their_number(
-    folder, name, expected
-):
-    """2 of 4 clients take 2 steps; with GD every client takes one gradient of
-    all its examples.
-    """
+@pytest.mark.parametrize(("name", "expected"), [("fedavg", 1.0), ("gd", None)])
+def test_gradients_are_those_of_all_clients_over_their_number(folder, name, expected):
+    """2 of 4 clients take 2 steps; with GD every client takes one gradient of all its examples."""
     text = TINY.replace("steps = 2", "cohort = 2, steps = 2")
     (folder / "tiny.toml").write_text(text)
     task = load_tasks(folder)["tiny"]
     data = make_data(task)
-    (run,) = run_settings(
-        task, parse_method(name), [{"learning_rate": 0.1}], data, [0]
-    )
+    (run,) = run_settings(task, parse_method(name), [{"learning_rate": 0.1}], data, [0])
     expected = expected or np.mean(np.ceil(data.train.sizes / 10))
     np.testing.assert_allclose(run.gradients, expected * run.rounds)
 
 
 def record(losses, accuracies, outcome=None):
     rounds = np.arange(len(losses))
-    metrics = {
-        "train_loss": np.array(losses),
-        "test_accuracy": np.array(accuracies),
-    }
+    metrics = {"train_loss": np.array(losses), "test_accuracy": np.array(accuracies)}
     spent = {"gradients": 5.0 * rounds, "time": 3600.0 * rounds}
     return Record(
-        "t",
-        "m",
-        0,
-        0,
-        rounds,
-        0.0 * rounds,
-        1e9 * rounds,
-        metrics,
-        outcome or Outcome(),
-        **spent,
+        "t", "m", 0, 0, rounds, 0.0 * rounds, 1e9 * rounds, metrics, outcome or Outcome(), **spent
     )
 
 
 def target(metric, value):
     return Target(
-        family="convex",
-        tier="quick",
-        metric=metric,
-        value=value,
-        learning_rate=[0.1, 1.0],
+        family="convex", tier="quick", metric=metric, value=value, learning_rate=[0.1, 1.0]
     )
 
 
@@ -349,9 +275,7 @@ def test_costs_are_read_at_the_first_value_as_good_as_the_target():
 @pytest.mark.parametrize(
     "run",
     [
-        record(
-            [3.0, 1.0, 1.0], [0.6, 0.9, 0.5]
-        ),  # below its initial accuracy
+        record([3.0, 1.0, 1.0], [0.6, 0.9, 0.5]),  # below its initial accuracy
         record([3.0, 1.0, 1.0], [0.6, 0.9, math.nan]),
         record([3.0, 1.0, 1.0], [0.1, 0.9, 0.9], Outcome("non-finite", 2)),
     ],

@@ -1,6 +1,4 @@
-"""Comparisons: the test against all sign flips, one rule for everybody,
-areas, the archive.
-"""
+"""Comparisons: the test against all sign flips, one rule for everybody, areas, the archive."""
 
 import itertools
 import math
@@ -28,9 +26,7 @@ SPACES = read_spaces()
 
 
 def family(name):
-    found = [
-        task for task in load_tasks().values() if task.target.family == name
-    ]
+    found = [task for task in load_tasks().values() if task.target.family == name]
     return [task for task in found if task.target.value is not None]
 
 
@@ -49,8 +45,7 @@ def test_the_detectable_gain_is_found_with_its_chance():
     draws = np.random.default_rng(1)
     found = []
     for _ in range(4):
-        # a family of 35 methods, of which few have the gain, so that Holm
-        # begins at 35
+        # a family of 35 methods, of which few have the gain, so that Holm begins at 35
         noise = [draws.normal(0, 0.3, (35, 5)) for _ in range(5)]
         gain = flip_signs(noise)["detectable"].iloc[0] * (np.arange(35) < 10)
         p = flip_signs([one + gain[:, None] for one in noise])["p"]
@@ -65,9 +60,7 @@ def test_a_renamed_scaffold_gets_the_verdicts_of_scaffold(name):
     results = pd.read_csv(ARCHIVE)
     copy = results[results["method"] == "SCAFFOLD"].assign(method="Copy")
     frame = compare_methods(pd.concat([results, copy]), family(name))
-    ours, theirs = (
-        frame.loc[name].to_dict() for name in ("Copy", "SCAFFOLD")
-    )
+    ours, theirs = (frame.loc[name].to_dict() for name in ("Copy", "SCAFFOLD"))
     assert ours == pytest.approx(theirs, nan_ok=True)
     if name == "networks":
         assert verdict_of(ours, "gradients") == "better"
@@ -75,43 +68,25 @@ def test_a_renamed_scaffold_gets_the_verdicts_of_scaffold(name):
 
 
 def test_gains_are_logarithms_of_paired_costs():
-    """Recomputed in loops from the table: means over tasks of means over
-    seeds, factors up to 4.
-    """
+    """Recomputed in loops from the table: means over tasks of means over seeds, factors up to 4."""
     results = pd.read_csv(ARCHIVE)
     tasks = family("networks")
     frame = compare_methods(results, tasks)
-    rows = {
-        (row["task"], row["method"], row["seed"]): row
-        for row in results.to_dict("records")
-    }
+    rows = {(row["task"], row["method"], row["seed"]): row for row in results.to_dict("records")}
     assert len(frame) == 44
-    for method, cost in itertools.product(
-        ("FedDyn", "Krum", "FedLin"), COSTS
-    ):
+    for method, cost in itertools.product(("FedDyn", "Krum", "FedLin"), COSTS):
         means = []
         for task in tasks:
             gains = []
             for seed in range(5):
-                theirs, ours = (
-                    rows[task.name, m, seed][cost] for m in ("FedAvg", method)
-                )
+                theirs, ours = (rows[task.name, m, seed][cost] for m in ("FedAvg", method))
                 if math.isinf(ours) or math.isinf(theirs):
-                    gain = (
-                        0.0
-                        if ours == theirs
-                        else math.copysign(math.log(4), theirs - ours)
-                    )
+                    gain = 0.0 if ours == theirs else math.copysign(math.log(4), theirs - ours)
                 else:
-                    gain = min(
-                        max(math.log(theirs / ours), -math.log(4)),
-                        math.log(4),
-                    )
+                    gain = min(max(math.log(theirs / ours), -math.log(4)), math.log(4))
                 gains.append(gain)
             means.append(sum(gains) / 5)
-        assert frame.at[method, f"gain_{cost}"] == pytest.approx(
-            sum(means) / len(tasks)
-        )
+        assert frame.at[method, f"gain_{cost}"] == pytest.approx(sum(means) / len(tasks))
 
 
 def test_areas_and_intervals_are_those_of_loops():
@@ -122,15 +97,11 @@ def test_areas_and_intervals_are_those_of_loops():
     mean, low, high = areas(costs)
     draws = np.random.default_rng(0).integers(0, 7, (10_000, 7))
     for m in range(5):
-        found = [costs[m, t] / min(costs[:, t]) for t in range(6)] + [
-            math.inf
-        ]
+        found = [costs[m, t] / min(costs[:, t]) for t in range(6)] + [math.inf]
         parts = np.array([min(max((4 - r) / 3, 0), 1) for r in found])
         # the area under the share of tasks within a factor
         fine = np.linspace(1, 4, 3001)[:-1]
-        shares = np.mean(
-            [np.asarray(found) <= factor for factor in fine], axis=1
-        )
+        shares = np.mean([np.asarray(found) <= factor for factor in fine], axis=1)
         assert abs(shares.mean() - mean[m]) < 1e-3
         ends = np.percentile(parts[draws].mean(1), [2.5, 97.5])
         assert [low[m], high[m]] == pytest.approx(ends)
@@ -139,15 +110,11 @@ def test_areas_and_intervals_are_those_of_loops():
 def test_a_run_that_diverged_has_the_worst_quality_of_its_task():
     results = pd.read_csv(ARCHIVE)
     tasks = family("convex")
-    lost = results["final"].isna() & results["task"].isin(
-        [task.name for task in tasks]
-    )
+    lost = results["final"].isna() & results["task"].isin([task.name for task in tasks])
     assert lost.any()
     worst = results.groupby("task")["final"].transform("max")
     filled = results.assign(final=results["final"].where(~lost, worst))
-    told, expected = (
-        compare_methods(one, tasks)["gain_final"] for one in (results, filled)
-    )
+    told, expected = (compare_methods(one, tasks)["gain_final"] for one in (results, filled))
     assert told.equals(expected)
 
 
@@ -161,9 +128,7 @@ RELEASED = {
 
 
 def test_the_archive_is_what_would_be_made_now():
-    """Tasks, targets, spaces and budget of every row are the standing
-    ones.
-    """
+    """Tasks, targets, spaces and budget of every row are the standing ones."""
     tasks = load_tasks()
     results = pd.read_csv(ARCHIVE)
     assert len(results) == 5 * 627 + 15 * 54
@@ -171,16 +136,8 @@ def test_the_archive_is_what_would_be_made_now():
         task = tasks[name]
         method = parse_method(RELEASED.get(label, label.replace(" ", ":", 1)))
         fixed = task.options_for(method)
-        space = space_of(
-            algorithm_class(method.name),
-            task.target.learning_rate,
-            fixed,
-            SPACES,
-        )
-        assert set(rows["key"]) == {key_of(task, method, space)}, (
-            name,
-            label,
-        )
+        space = space_of(algorithm_class(method.name), task.target.learning_rate, fixed, SPACES)
+        assert set(rows["key"]) == {key_of(task, method, space)}, (name, label)
         seeds = 20 if task.target.family == "asynchronous" else 5
         assert sorted(rows["seed"]) == [*range(seeds)]
 
@@ -188,19 +145,14 @@ def test_the_archive_is_what_would_be_made_now():
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_run")
 def test_a_cell_is_made_again():
-    """Tuning, selection and reported runs: other programs round differently,
-    and may select the neighbour of a setting.
-    """
+    """Tuning, selection and reported runs: other programs round differently, and may select the
+    neighbour of a setting."""
     task = load_tasks()["digits-softmax"]
     method = parse_method("scaffold")
-    space = space_of(
-        algorithm_class(method.name), task.target.learning_rate, {}, SPACES
-    )
+    space = space_of(algorithm_class(method.name), task.target.learning_rate, {}, SPACES)
     rows = run_method(task, method, space, make_data(task))
     archived = pd.read_csv(ARCHIVE)
-    then = archived[
-        (archived["task"] == task.name) & (archived["method"] == "SCAFFOLD")
-    ]
+    then = archived[(archived["task"] == task.name) & (archived["method"] == "SCAFFOLD")]
     for name in (*COSTS, "final", "mean", "worst_tenth"):
         now = rows[name].median()
         before = then[name].median()

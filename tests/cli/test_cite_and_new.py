@@ -1,6 +1,5 @@
-"""`fedax cite` and `fedax new`: entries for what a run used; skeletons that
-run, pass laws and validate.
-"""
+"""`fedax cite` and `fedax new`: entries for what a run used; skeletons that run, pass laws and
+validate."""
 
 import importlib
 import re
@@ -38,9 +37,8 @@ def test_entries_are_well_formed_and_of_what_there_is():
 
 @pytest.mark.parametrize("name", algorithm_classes())
 def test_entries_of_algorithms_are_those_of_their_cards(name):
-    """First author, year, and arXiv number as far as the citation has them; a
-    method without an entry is cited by its citation.
-    """
+    """First author, year, and arXiv number as far as the citation has them; a method without an entry
+    is cited by its citation."""
     citation = algorithm_classes()[name].citation.paper
     own = [entry for entry in entries() if name in entry.names]
     if not own:
@@ -58,11 +56,7 @@ def test_this_library_is_cited_as_its_citation_file_says():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     text = bibtex([])
     assert keys(text) == ["fedax"]
-    for value in (
-        citation["title"],
-        citation["version"],
-        citation["authors"][0]["name"],
-    ):
+    for value in (citation["title"], citation["version"], citation["authors"][0]["name"]):
         assert value in text
 
 
@@ -80,14 +74,9 @@ def test_a_run_is_cited_by_methods_data_and_library():
     ]
     succeed("compare", "fedprox", "scaffold", "fedprox:mu=1", *options)
     result = succeed("cite", "a")
-    assert keys(result.stdout) == [
-        "li2020federated",
-        "karimireddy2020scaffold",
-        "fedax",
-    ]
+    assert keys(result.stdout) == ["li2020federated", "karimireddy2020scaffold", "fedax"]
     assert (
-        "% FedProx, data: synthetic\n@inproceedings{li2020federated,\n  author = "
-        in result.stdout
+        "% FedProx, data: synthetic\n@inproceedings{li2020federated,\n  author = " in result.stdout
     )
     assert keys(call("cite", "a/study.toml").stdout) == keys(result.stdout)
     assert keys(bibtex(["fedavg"], [], "Bedi et al. (arXiv:2206.10815)")) == [
@@ -108,13 +97,9 @@ def test_a_new_algorithm_runs_and_passes_laws(family, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     try:
         module, tests = (
-            importlib.import_module(part)
-            for part in (name.lower(), f"test_{name.lower()}")
+            importlib.import_module(part) for part in (name.lower(), f"test_{name.lower()}")
         )
-        parameters = [
-            mark.args
-            for mark in getattr(tests.test_by_hand, "pytestmark", [])
-        ]
+        parameters = [mark.args for mark in getattr(tests.test_by_hand, "pytestmark", [])]
         tests.test_by_hand(*(values[0] for _, values in parameters))
         others = [
             test
@@ -145,28 +130,20 @@ def test_a_new_algorithm_goes_into_a_checkout(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["study", "study.toml", "study.v2", "below/study"]
-)
+@pytest.mark.parametrize("name", ["study", "study.toml", "study.v2", "below/study"])
 def test_a_new_experiment_is_a_toml_file_that_selects_by_validation(name):
-    """With its grid switched on, too: no hyperparameter is selected on
-    examples that are trained on or reported.
-    """
+    """With its grid switched on, too: no hyperparameter is selected on examples that are trained on
+    or reported."""
     succeed("new", "experiment", name)
     file = Path(name if name.endswith(".toml") else f"{name}.toml")
     assert file.exists()
     assert not Path("study").exists()
     text = file.read_text()
     grid = text[text.index("# [grid]") :]
-    file.write_text(
-        text.replace(grid, re.sub(r"^# ", "", grid, flags=re.MULTILINE))
-    )
+    file.write_text(text.replace(grid, re.sub(r"^# ", "", grid, flags=re.MULTILINE)))
     experiment = Experiment.read(file)
     assert experiment.grid is not None
-    assert (experiment.select, experiment.best_by) == (
-        "validation_loss",
-        "validation_loss",
-    )
+    assert (experiment.select, experiment.best_by) == ("validation_loss", "validation_loss")
     assert experiment.plan().task.validation is not None
     assert len(experiment.members()) > 4
 

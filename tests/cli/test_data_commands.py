@@ -1,6 +1,4 @@
-"""`fedax data`: what it lists, describes, draws and fetches, and what it
-refuses.
-"""
+"""`fedax data`: what it lists, describes, draws and fetches, and what it refuses."""
 
 import functools
 import gc
@@ -51,10 +49,7 @@ def test_a_description_counts():
     text = call("describe", f"digits:{options}").stdout
     labels = np.bincount(load_digits().target)
     assert "digits, shards" in text
-    assert all(
-        f"{label} {count} " in " ".join(text.split())
-        for label, count in enumerate(labels)
-    )
+    assert all(f"{label} {count} " in " ".join(text.split()) for label, count in enumerate(labels))
     assert "train examples 1,797" in " ".join(text.split())
     assert "x: float64[64], y: int32" in text
     assert "359 to 360, median 359, mean 359.4" in text
@@ -66,9 +61,7 @@ def test_a_description_counts():
 def test_numbers_are_described_without_labels(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,0.5\n2,1.5\n3,0\n")
     options = "partition=iid,clients=1,classes=0"
-    text = call(
-        "describe", f"table:table={tmp_path}/a.csv,y=y,{options}"
-    ).stdout
+    text = call("describe", f"table:table={tmp_path}/a.csv,y=y,{options}").stdout
     assert "y: float" in text
     assert "label" not in text.split("option")[0]
 
@@ -97,9 +90,7 @@ def toy(folder=None):
 
 def publish(monkeypatch, name, address, content):
     """A data set `toy` with one file, and the sum of its content."""
-    monkeypatch.setitem(
-        FILES, name, File(address, hashlib.sha256(content).hexdigest())
-    )
+    monkeypatch.setitem(FILES, name, File(address, hashlib.sha256(content).hexdigest()))
     monkeypatch.setitem(DATASETS, "toy", DataSet(toy, "", files=(name,)))
 
 
@@ -110,15 +101,10 @@ def test_missing_files_are_fetched_and_kept(server, tmp_path, monkeypatch):
     publish(monkeypatch, "libsvm/toy", f"{address}/source", content)
     result = call("prepare", "toy", "synthetic")
     assert result.exit_code == 0, result.output
-    assert (
-        f"toy: fetched and verified in {tmp_path / 'data'}" in result.stdout
-    )
+    assert f"toy: fetched and verified in {tmp_path / 'data'}" in result.stdout
     assert "synthetic: nothing to prepare" in result.stdout
     # its files are no data of the data folder
-    assert (
-        "stored: nothing to prepare: it reads no file of the"
-        in call("prepare", "stored").stdout
-    )
+    assert "stored: nothing to prepare: it reads no file of the" in call("prepare", "stored").stdout
     assert (tmp_path / "data" / "libsvm" / "toy").read_bytes() == content
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["libsvm"]
     (served / "source").unlink()
@@ -134,17 +120,11 @@ def test_archives_are_unpacked(server, tmp_path, monkeypatch):
     content = (served / "toy.tar.gz").read_bytes()
     publish(monkeypatch, "toy.tar.gz", f"{address}/toy.tar.gz", content)
     assert "fetched and verified" in call("prepare", "toy").stdout
-    assert (
-        tmp_path / "data" / "libsvm" / "toy"
-    ).read_bytes() == b"1 1:1\n-1 2:1\n"
+    assert (tmp_path / "data" / "libsvm" / "toy").read_bytes() == b"1 1:1\n-1 2:1\n"
 
 
-@pytest.mark.parametrize(
-    "content", [b"1 1:1\n", None], ids=["other content", "no file"]
-)
-def test_nothing_is_kept_of_a_bad_answer(
-    server, tmp_path, monkeypatch, content
-):
+@pytest.mark.parametrize("content", [b"1 1:1\n", None], ids=["other content", "no file"])
+def test_nothing_is_kept_of_a_bad_answer(server, tmp_path, monkeypatch, content):
     served, address = server
     if content is not None:
         (served / "toy").write_bytes(content)
@@ -152,17 +132,13 @@ def test_nothing_is_kept_of_a_bad_answer(
     message = refused("prepare", "toy")
     assert ("SHA256" in message) if content else ("404" in message)
     assert not (tmp_path / "data" / "libsvm" / "toy").exists()
-    with (
-        warnings.catch_warnings()
-    ):  # the connection of a response that says 404
+    with warnings.catch_warnings():  # the connection of a response that says 404
         warnings.simplefilter("ignore")
         gc.collect()
 
 
 def test_files_that_a_user_brings_are_named(tmp_path):
-    """With the command that makes them; in the place where tasks look for
-    them they are checked.
-    """
+    """With the command that makes them; in the place where tasks look for them they are checked."""
     for name in ("femnist", "femnist_letters", "sent140", "shakespeare"):
         message = refused("prepare", name)
         assert "preprocess.sh" in message or "litian96/FedProx" in message
@@ -174,13 +150,8 @@ def test_files_that_a_user_brings_are_named(tmp_path):
         "user_data": {"me": {"x": [[0.5] * 784], "y": [3]}},
     }
     (tmp_path / "data" / "femnist" / "train").mkdir(parents=True)
-    (tmp_path / "data" / "femnist" / "train" / "all.json").write_text(
-        json.dumps(users)
-    )
-    assert (
-        f"ready and verified in {tmp_path / 'data'}"
-        in call("prepare", "femnist").stdout
-    )
+    (tmp_path / "data" / "femnist" / "train" / "all.json").write_text(json.dumps(users))
+    assert f"ready and verified in {tmp_path / 'data'}" in call("prepare", "femnist").stdout
     assert "train examples" in call("describe", "femnist").stdout
     shutil.rmtree(tmp_path / "data")
     (tmp_path / "data").mkdir()

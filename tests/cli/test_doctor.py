@@ -33,26 +33,16 @@ def test_doctor_says_what_is_there(monkeypatch):
         ),
     ],
 )
-def test_doctor_says_what_is_missing_and_what_it_costs(
-    monkeypatch, reason, remedy
-):
+def test_doctor_says_what_is_missing_and_what_it_costs(monkeypatch, reason, remedy):
     text = answer(monkeypatch, Status(False, "", reason))
-    line = next(
-        line
-        for line in text.splitlines()
-        if line.startswith("native layers:")
-    )
+    line = next(line for line in text.splitlines() if line.startswith("native layers:"))
     assert f"not in use: {reason}" in line
     assert "as long" in line
     assert remedy in line
 
 
-def test_a_process_without_native_layers_says_once_what_is_slower(
-    monkeypatch, caplog
-):
-    monkeypatch.setattr(
-        extension, "status", lambda: Status(False, "", "no compiler")
-    )
+def test_a_process_without_native_layers_says_once_what_is_slower(monkeypatch, caplog):
+    monkeypatch.setattr(extension, "status", lambda: Status(False, "", "no compiler"))
     extension._warn_once.cache_clear()
     x = jnp.ones((1, 4, 4, 2))
     kernel = jnp.ones((3, 3, 2, 5))

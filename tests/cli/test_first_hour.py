@@ -1,6 +1,5 @@
-"""A stranger's first hour, by the documented commands alone: own table, model
-and method in one file, everywhere.
-"""
+"""A stranger's first hour, by the documented commands alone: own table, model and method in one
+file, everywhere."""
 
 import json
 import os
@@ -81,11 +80,7 @@ class FedHalf(Algorithm):
 @pytest.fixture
 def here(tmp_path):
     pytest.importorskip("flax")
-    for name, text in (
-        ("study.toml", STUDY),
-        ("net.py", NET),
-        ("half.py", HALF),
-    ):
+    for name, text in (("study.toml", STUDY), ("net.py", NET), ("half.py", HALF)):
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -99,28 +94,15 @@ def write_table(path, hospitals):
             age = rng.normal() + k
             sex = "fm"[int(rng.integers(2))]
             ill = dose + 0.3 * age + (sex == "m") > 0.5
-            rows.append(
-                f"{name},{age:.3f},{dose:.3f},{sex},{'ill' if ill else 'healthy'}"
-            )
+            rows.append(f"{name},{age:.3f},{dose:.3f},{sex},{'ill' if ill else 'healthy'}")
     path.write_text("\n".join(rows) + "\n")
 
 
 def command(here, *words, before=()):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
-    line = [
-        *map(str, before),
-        sys.executable,
-        "-m",
-        "fedax",
-        *map(str, words),
-    ]
+    line = [*map(str, before), sys.executable, "-m", "fedax", *map(str, words)]
     done = subprocess.run(
-        line,
-        cwd=here,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=900,
+        line, cwd=here, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
@@ -130,27 +112,16 @@ def test_grid_seeds_table_figure_and_prediction(here):
     write_table(here / "hospitals.csv", ["north", "east", "west"])
     said = command(here, "run", "study.toml", "--out", "runs/study")
     assert "2 algorithms, 6 settings, 1 task, 16 runs" in said
-    latex = [
-        "--table",
-        "latex",
-        "--metric",
-        "test_accuracy",
-        "--out",
-        "table.tex",
-    ]
+    latex = ["--table", "latex", "--metric", "test_accuracy", "--out", "table.tex"]
     command(here, "report", "runs/study", *latex)
     table = (here / "table.tex").read_text()
     assert r"\toprule" in table
     assert "FedHalf" in table
     command(here, "report", "runs/study", "--figures", "pdf")
     assert list(here.rglob("*.pdf"))
-    (here / "new.csv").write_text(
-        "diagnosis,sex,dose,age\n?,f,-2,0\n?,m,2,1\n"
-    )
+    (here / "new.csv").write_text("diagnosis,sex,dose,age\n?,f,-2,0\n?,m,2,1\n")
     run = ["--run", "FedHalf, seed 0", "--trust-code"]
-    lines = command(
-        here, "predict", "runs/study", "new.csv", *run
-    ).splitlines()
+    lines = command(here, "predict", "runs/study", "new.csv", *run).splitlines()
     assert lines[0] == "label,probability_healthy,probability_ill"
     assert [line.split(",")[0] for line in lines[1:]] == ["healthy", "ill"]
 
@@ -169,17 +140,7 @@ def test_the_same_file_with_mpi(here):
         "grid.solver.learning_rate=[0.1, 1.0]",
     ]
     ranks = [MPIEXEC, "-n", "2", "--allow-run-as-root", "--oversubscribe"]
-    command(
-        here,
-        "run",
-        "study.toml",
-        "--out",
-        "peers",
-        "--engine",
-        "mpi",
-        *small,
-        before=ranks,
-    )
+    command(here, "run", "study.toml", "--out", "peers", "--engine", "mpi", *small, before=ranks)
     command(here, "run", "study.toml", "--out", "alone", *small)
     check_same_models(here / "peers", here / "alone")
 
@@ -195,13 +156,10 @@ def check_same_models(one, other):
 
 
 def models_of(folder):
-    """By the run's label and the file's name; the engine is in the name of a
-    run.
-    """
+    """By the run's label and the file's name; the engine is in the name of a run."""
     return {
-        (
-            json.loads((path.parent / "run.json").read_text())["label"],
-            path.name,
-        ): fedax.load_params(path)
+        (json.loads((path.parent / "run.json").read_text())["label"], path.name): fedax.load_params(
+            path
+        )
         for path in (folder / "runs").glob("*/*.safetensors")
     }

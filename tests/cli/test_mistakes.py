@@ -24,26 +24,17 @@ def _files(tmp_path):
     (tmp_path / "half.py").write_text(FILE)
 
 
-@pytest.mark.parametrize(
-    "options", ["compare --task synthetic:clients=3 --rounds 1", "check"]
-)
+@pytest.mark.parametrize("options", ["compare --task synthetic:clients=3 --rounds 1", "check"])
 def test_a_mistake_in_a_method_is_one_line(options):
     result = call(*options.split(), "half.py:NoUpload")
     assert result.exit_code == 2, result.output
     (message,) = result.stderr.splitlines()
-    assert message.startswith(
-        "Error: NoUpload.train, its result: got an array f64["
-    )
+    assert message.startswith("Error: NoUpload.train, its result: got an array f64[")
 
 
 def test_a_unit_in_a_column_of_numbers_shows_before_the_run(tmp_path):
-    lines = [
-        f"{'ab'[k % 2]},{k},{k} kg,{('no', 'yes')[k % 3 == 0]}"
-        for k in range(8)
-    ]
-    (tmp_path / "a.csv").write_text(
-        "\n".join(["ward,age,weight,ill", *lines])
-    )
+    lines = [f"{'ab'[k % 2]},{k},{k} kg,{('no', 'yes')[k % 3 == 0]}" for k in range(8)]
+    (tmp_path / "a.csv").write_text("\n".join(["ward,age,weight,ill", *lines]))
     table = 'name = "table"\ntable = "a.csv"\nclient = "ward"\ny = "ill"\n'
     (tmp_path / "a.toml").write_text(
         f'name = "a"\nrounds = 1\n[task]\n{table}[[algorithm]]\nname = "fedavg"\n'
@@ -60,16 +51,9 @@ def test_a_mistyped_command_has_one_hint(words):
 
 
 def test_a_shell_completes_methods():
-    shell = {
-        "_FEDAX_COMPLETE": "complete_bash",
-        "COMP_WORDS": "fedax compare feda",
-    }
+    shell = {"_FEDAX_COMPLETE": "complete_bash", "COMP_WORDS": "fedax compare feda"}
     shown = (
-        CliRunner()
-        .invoke(
-            cli.app, [], prog_name="fedax", env=shell | {"COMP_CWORD": "2"}
-        )
-        .stdout
+        CliRunner().invoke(cli.app, [], prog_name="fedax", env=shell | {"COMP_CWORD": "2"}).stdout
     )
     assert {"fedavg", "fedadam"} <= {*shown.split()}
     assert "scaffold" not in shown

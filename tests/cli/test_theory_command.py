@@ -1,6 +1,4 @@
-"""`fedax theory`: the suggestions are those of the library's functions on the
-file's own task.
-"""
+"""`fedax theory`: the suggestions are those of the library's functions on the file's own task."""
 
 import math
 
@@ -49,35 +47,25 @@ def suggestions(paper, plan, **options):
 
 
 def values(paper, plan, **options):
-    return {
-        row.quantity: row.value for row in suggestions(paper, plan, **options)
-    }
+    return {row.quantity: row.value for row in suggestions(paper, plan, **options)}
 
 
 def closed_form(plan):
     """Each client's smoothness of softmax regression, in NumPy."""
-    parts = [
-        np.asarray(plan.task.train[k]["x"], float)
-        for k in range(plan.task.train.clients)
-    ]
+    parts = [np.asarray(plan.task.train[k]["x"], float) for k in range(plan.task.train.clients)]
     wide = [np.concatenate([x, np.ones((len(x), 1))], axis=1) for x in parts]
-    return np.array(
-        [np.linalg.eigvalsh(x.T @ x)[-1] / (2 * len(x)) for x in wide]
-    )
+    return np.array([np.linalg.eigvalsh(x.T @ x)[-1] / (2 * len(x)) for x in wide])
 
 
 def largest_rate(smooth, steps, theta):
-    """The end of gamma > 0 in gamma = eta S - 128 K^2 eta^2 (eta S L^2 + L /
-    2) ends, by bisection, with S summed term by term.
-    """
+    """The end of gamma > 0 in gamma = eta S - 128 K^2 eta^2 (eta S L^2 + L / 2) ends, by bisection,
+    with S summed term by term."""
     worth = sum((1 - theta**j) / (1 - theta) for j in range(1, steps + 1))
     low = 0.0
     high = 1 / (8 * smooth * steps)
     for _ in range(200):
         eta = (low + high) / 2
-        gamma = eta * worth - 128 * steps**2 * eta**2 * (
-            eta * worth * smooth**2 + smooth / 2
-        )
+        gamma = eta * worth - 128 * steps**2 * eta**2 * (eta * worth * smooth**2 + smooth / 2)
         low, high = (eta, high) if gamma > 0 else (low, eta)
     return low
 
@@ -87,26 +75,16 @@ def largest_rate(smooth, steps, theta):
 @pytest.mark.parametrize("theta", [0.0, 0.9])
 def test_dfedavgm_has_the_momentum_of_its_solver(theta, where):
     """Common or the algorithm's own; C_2 written out."""
-    text = (
-        FILE
-        if where == "own"
-        else FILE.replace("[schedule]", f"momentum = {theta}\n[schedule]")
-    )
+    text = FILE if where == "own" else FILE.replace("[schedule]", f"momentum = {theta}\n[schedule]")
     text = (
         text
         if where == "common"
-        else text.replace(
-            '"ring"', f'"ring"\nsolver = {{momentum = {theta}}}'
-        )
+        else text.replace('"ring"', f'"ring"\nsolver = {{momentum = {theta}}}')
     )
     found = values("dfedavgm", Experiment.parse(text).plan())
     smooth, k, noise = (
         found[name]
-        for name in (
-            "L, the largest of a client",
-            "K",
-            "sigma_l^2, the largest of a client",
-        )
+        for name in ("L, the largest of a client", "K", "sigma_l^2, the largest of a client")
     )
     b = found["B"]
     between = found["sigma_g^2"]
@@ -122,13 +100,9 @@ def test_dfedavgm_has_the_momentum_of_its_solver(theta, where):
 
 @pytest.mark.slow
 def test_feddane_with_one_mu_for_each_device():
-    """Theorem 7 written out: exact solutions, L of f at most the mean of the
-    devices' by size.
-    """
+    """Theorem 7 written out: exact solutions, L of f at most the mean of the devices' by size."""
     mu = [1e3, 2e4, 3e3, 5e4]
-    plan = Experiment.parse(
-        FILE.replace("mu = 1e4", f'mu = {mu}\nlabel = "each"')
-    ).plan()
+    plan = Experiment.parse(FILE.replace("mu = 1e4", f'mu = {mu}\nlabel = "each"')).plan()
     rows = {row.quantity: row for row in suggestions("feddane", plan)}
     own = closed_form(plan)
     b = rows["B"].value
@@ -140,10 +114,7 @@ def test_feddane_with_one_mu_for_each_device():
         p @ (whole / m**2 + own / m**2)
     )
     assert rows["rho of each"].value == pytest.approx(right, rel=1e-3)
-    assert (
-        rows["rho of each"].source
-        == "Theorem 7, corrected, if solved exactly: a decrease"
-    )
+    assert rows["rho of each"].source == "Theorem 7, corrected, if solved exactly: a decrease"
 
 
 @pytest.mark.slow
@@ -151,28 +122,19 @@ def test_local_gd_on_logistic_regression(data_folder):
     if not (data_folder / "libsvm").is_dir():
         pytest.skip("no LIBSVM files")
     text = FILE.replace(
-        'name = "synthetic"\nalpha = 1.0\nbeta = 1.0',
-        f'name = "a5a"\nfolder = "{data_folder}"',
+        'name = "synthetic"\nalpha = 1.0\nbeta = 1.0', f'name = "a5a"\nfolder = "{data_folder}"'
     )
     plan = Experiment.parse(text).plan()
     found = values("local-gd", plan, accuracy=1e-2)
     parts = [plan.task.train[k] for k in range(4)]
     a, signs = (
-        np.concatenate([np.asarray(part[key], float) for part in parts])
-        for key in ("x", "y")
+        np.concatenate([np.asarray(part[key], float) for part in parts]) for key in ("x", "y")
     )
-    weights = np.concatenate(
-        [np.full(len(part["y"]), 1 / (4 * len(part["y"]))) for part in parts]
-    )
+    weights = np.concatenate([np.full(len(part["y"]), 1 / (4 * len(part["y"]))) for part in parts])
     best = newton(a, 2 * signs - 1, plan.task.l2, weights)
     assert found["|x0 - x*|"] == pytest.approx(np.linalg.norm(best))
-    smooth = max(
-        smoothness(np.asarray(part["x"], float), plan.task.l2)
-        for part in parts
-    )
-    assert found["L, the largest of a client"] == pytest.approx(
-        smooth, rel=1e-4
-    )
+    smooth = max(smoothness(np.asarray(part["x"], float), plan.task.l2) for part in parts)
+    assert found["L, the largest of a client"] == pytest.approx(smooth, rel=1e-4)
     given = {
         "distance": float(np.linalg.norm(best)),
         "variance": found["sigma^2"],
@@ -182,33 +144,23 @@ def test_local_gd_on_logistic_regression(data_folder):
     assert found["communications T/H"] == pytest.approx(
         local_gd.plan(**given).communications, rel=1e-3
     )
-    intervals = [
-        value for name, value in found.items() if name.startswith("best H")
-    ]
+    intervals = [value for name, value in found.items() if name.startswith("best H")]
     assert len(intervals) == 5
     assert intervals == sorted(intervals)
     assert 1 <= intervals[0] < intervals[-1]
 
 
-@pytest.mark.parametrize(
-    "paper", quick(sorted(PAPERS.keys() - {"local-gd"}), "feddane", "fedbc")
-)
+@pytest.mark.parametrize("paper", quick(sorted(PAPERS.keys() - {"local-gd"}), "feddane", "fedbc"))
 def test_every_paper_says_something_finite(paper, plan):
     found = suggestions(paper, plan, accuracy=0.01)
     for row in found:
-        assert isinstance(row.value, str) or (
-            math.isfinite(row.value) and row.value >= -1
-        ), row
+        assert isinstance(row.value, str) or (math.isfinite(row.value) and row.value >= -1), row
     if paper == "dfedavgm":
-        assert values(paper, plan)["lambda"] == pytest.approx(
-            fedax.Graph.ring(4).lam
-        )
+        assert values(paper, plan)["lambda"] == pytest.approx(fedax.Graph.ring(4).lam)
     if paper == "fedaware":
         steps = 2 * math.ceil(plan.task.train.largest / 50)
         rate = 1 / (math.sqrt(12) * closed_form(plan).max() * steps)
-        assert values(paper, plan)["largest eta_l"] == pytest.approx(
-            rate, rel=1e-4
-        )
+        assert values(paper, plan)["largest eta_l"] == pytest.approx(rate, rel=1e-4)
 
 
 def test_command_line(tmp_path):

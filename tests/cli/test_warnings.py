@@ -1,6 +1,4 @@
-"""Warnings where numbers cannot mean anything, and the last line of every
-command.
-"""
+"""Warnings where numbers cannot mean anything, and the last line of every command."""
 
 import numpy as np
 import pytest
@@ -35,7 +33,9 @@ def hospitals(scaled: bool = True, blank: bool = False):
     data = fedax.data.FederatedData.from_arrays(clients, classes=2, test=clients)
     return fedax.classification(data, "softmax")
 """
-MAJORITY = "no method is better than always answering the most frequent class, which is right for 75.0"
+MAJORITY = (
+    "no method is better than always answering the most frequent class, which is right for 75.0"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,29 +44,9 @@ def _files(tmp_path):
 
 
 def compare(task="own.py:hospitals", rate=0.5, seeds="0,1", rounds=20):
-    words = [
-        "compare",
-        "fedavg",
-        "fedprox:mu=0.01",
-        "--task",
-        task,
-        "--seeds",
-        seeds,
-    ]
-    words += [
-        "--rounds",
-        str(rounds),
-        "--solver",
-        f"sgd:learning_rate={rate}",
-        "--out",
-        "a",
-    ]
-    words += [
-        "--schedule",
-        "cohort=2,steps=5",
-        "--observe",
-        "train_loss,test_accuracy",
-    ]
+    words = ["compare", "fedavg", "fedprox:mu=0.01", "--task", task, "--seeds", seeds]
+    words += ["--rounds", str(rounds), "--solver", f"sgd:learning_rate={rate}", "--out", "a"]
+    words += ["--schedule", "cohort=2,steps=5", "--observe", "train_loss,test_accuracy"]
     return succeed(*words)
 
 
@@ -76,40 +56,21 @@ def test_methods_that_answer_one_class_are_said(tmp_path):
     assert MAJORITY in (tmp_path / "a" / "report.html").read_text()
     again = call("report", "a")
     assert MAJORITY in again.stderr
-    assert [
-        MAJORITY in text
-        for text in RunDirectory.load(tmp_path / "a").doubts()
-    ] == [True]
+    assert [MAJORITY in text for text in RunDirectory.load(tmp_path / "a").doubts()] == [True]
 
 
 def test_methods_that_learn_are_not_doubted(tmp_path):
     done = compare()
     assert "Warning" not in done.output
     records = RunDirectory.load(tmp_path / "a").records
-    assert (
-        min(record.metrics["test_accuracy"][-1] for record in records) > 0.9
-    )
+    assert min(record.metrics["test_accuracy"][-1] for record in records) > 0.9
 
 
 def test_personalized_methods_are_judged_by_the_models_that_clients_use():
-    finals = {
-        "test_accuracy": np.array([0.5]),
-        "local_accuracy_pooled": np.array([0.9]),
-    }
+    finals = {"test_accuracy": np.array([0.5]), "local_accuracy_pooled": np.array([0.9])}
     nothing = np.zeros(1)
     settings = {"majority": 0.5}
-    run = Record(
-        "T",
-        "A",
-        0,
-        0,
-        nothing,
-        nothing,
-        nothing,
-        finals,
-        Outcome(),
-        settings=settings,
-    )
+    run = Record("T", "A", 0, 0, nothing, nothing, nothing, finals, Outcome(), settings=settings)
     assert find_doubts([run]) == []
 
 
@@ -121,11 +82,7 @@ def test_equal_runs_are_said():
 @pytest.mark.filterwarnings("default")
 def test_ranges_that_differ_are_said():
     done = compare(task="own.py:hospitals:scaled=false", rounds=1, seeds="0")
-    (line,) = {
-        line
-        for line in done.stderr.splitlines()
-        if line.startswith("Warning")
-    }
+    (line,) = {line for line in done.stderr.splitlines() if line.startswith("Warning")}
     assert "the columns of x have ranges from 1" in line
     assert "divide by its standard deviation" in line
 
@@ -161,19 +118,14 @@ def test_there_are_few_commands_and_options_and_their_help_fits_a_screen():
     assert len(commands) <= 31
     assert len(options) <= 75
     for names in [(), *commands]:
-        done = CliRunner(env={"COLUMNS": "80"}).invoke(
-            cli.app, [*names, "--help"]
-        )
+        done = CliRunner(env={"COLUMNS": "80"}).invoke(cli.app, [*names, "--help"])
         assert len(done.stdout.splitlines()) <= 40, names
 
 
 @pytest.mark.slow
 def test_commands_end_with_what_to_do_next():
     (line,) = compare(rounds=0).stderr.splitlines()[-1:]
-    assert (
-        line
-        == "Next: `fedax report a --table latex` prints a table for a paper."
-    )
+    assert line == "Next: `fedax report a --table latex` prints a table for a paper."
     for words in (
         ["report", "a"],
         ["report", "a", "--table", "csv"],

@@ -1,6 +1,5 @@
-"""FedLC and FedNTD on softmax regression against NumPy: clients of unequal
-sizes, of which some lack classes.
-"""
+"""FedLC and FedNTD on softmax regression against NumPy: clients of unequal sizes, of which some lack
+classes."""
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +13,7 @@ from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 
 CLASSES = 4
 START = np.random.default_rng(5).normal(size=(3, CLASSES)) / 2
-ENGINES = [
-    fedax.Simulation(devices=1),
-    fedax.Simulation(devices=2),
-    fedax.Eager(),
-]
+ENGINES = [fedax.Simulation(devices=1), fedax.Simulation(devices=2), fedax.Eager()]
 
 
 def cross_entropy(w, examples):
@@ -31,9 +26,8 @@ def predict(w, examples):
 
 
 def classes(start=START):
-    """The task from a starting model on, in its type, and the clients'
-    arrays; client k has the classes from `k % 3` on.
-    """
+    """The task from a starting model on, in its type, and the clients' arrays; client k has the
+    classes from `k % 3` on."""
     rng = np.random.default_rng(2)
     data = [
         {
@@ -42,9 +36,7 @@ def classes(start=START):
         }
         for k, n in enumerate(SIZES)
     ]
-    return fedax.Task(
-        start, cross_entropy, data, predictor=predict, l2=L2
-    ), data
+    return fedax.Task(start, cross_entropy, data, predictor=predict, l2=L2), data
 
 
 def softmax(z):
@@ -53,9 +45,7 @@ def softmax(z):
 
 
 def train(data, slope):
-    """FedAvg of local SGD with `slope(k, w, global w, x, y)` as the
-    gradient.
-    """
+    """FedAvg of local SGD with `slope(k, w, global w, x, y)` as the gradient."""
     w = START
     for cohort in World().cohorts():
         models = []
@@ -71,11 +61,7 @@ def train(data, slope):
 
 
 def run(method, task, engine=ENGINES[0], **options):
-    options = {
-        "solver": fedax.SGD(LR),
-        "schedule": SCHEDULE,
-        "rounds": ROUNDS,
-    } | options
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS} | options
     return fedax.run(method, task, seed=SEED, engine=engine, **options)
 
 
@@ -89,9 +75,7 @@ def run(method, task, engine=ENGINES[0], **options):
     ],
 )
 def test_fedlc(tau, form, engine):
-    """As written the true class is not in the sum, and z_y has the slope
-    -1.
-    """
+    """As written the true class is not in the sum, and z_y has the slope -1."""
     task, data = classes()
     counts = [np.bincount(client["y"], minlength=CLASSES) for client in data]
     assert any((count == 0).any() for count in counts)
@@ -117,18 +101,11 @@ def float32():
 def test_classes_that_a_client_lacks_do_not_move():
     """A column of the model belongs to one class."""
     start = START.astype(np.float32)
-    data = [
-        {
-            "x": np.ones((5, 3), np.float32),
-            "y": np.array([0, 0, 2, 2, 2], np.int32),
-        }
-    ]
+    data = [{"x": np.ones((5, 3), np.float32), "y": np.array([0, 0, 2, 2, 2], np.int32)}]
     task = fedax.Task(start, cross_entropy, data, predictor=predict)
     schedule = fedax.Schedule(epochs=2, batch_size=2)
     w = run(fedax.FedLC(), task, schedule=schedule).params
-    np.testing.assert_allclose(
-        w[:, [1, 3]], start[:, [1, 3]], rtol=1e-6
-    )  # the mean rounds
+    np.testing.assert_allclose(w[:, [1, 3]], start[:, [1, 3]], rtol=1e-6)  # the mean rounds
     assert (np.abs(w - start)[:, [0, 2]] > 1e-3).all()
 
 
@@ -149,22 +126,16 @@ def test_a_client_with_one_class_does_not_train_as_written():
     [(1.0, 1.0, ENGINES[0]), (0.3, 2.0, ENGINES[1]), (0.3, 2.0, ENGINES[2])],
 )
 def test_fedntd(beta, tau, engine):
-    """Logits of the true class taken out by hand; the gradient of the
-    divergence is that of a cross entropy between both softmaxes, times tau^2
-    as in `NTD_Loss` of the authors' criterion.py.
-    """
+    """Logits of the true class taken out by hand; the gradient of the divergence is that of a cross
+    entropy between both softmaxes, times tau^2 as in `NTD_Loss` of the authors' criterion.py."""
     task, data = classes()
 
     def slope(k, v, w, x, y):
         total = x.T @ (softmax(x @ v) - np.eye(CLASSES)[y]) / len(y)
         for row, label in zip(x, y, strict=True):
             others = [c for c in range(CLASSES) if c != label]
-            q, q_global = (
-                softmax((row @ m)[None, others] / tau)[0] for m in (v, w)
-            )
-            total[:, others] += (
-                beta * tau**2 * np.outer(row, (q - q_global) / tau) / len(y)
-            )
+            q, q_global = (softmax((row @ m)[None, others] / tau)[0] for m in (v, w))
+            total[:, others] += beta * tau**2 * np.outer(row, (q - q_global) / tau) / len(y)
         return total
 
     found = run(fedax.FedNTD(beta=beta, tau=tau), task, engine).params
@@ -173,13 +144,9 @@ def test_fedntd(beta, tau, engine):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("float32")
-@pytest.mark.parametrize(
-    "method", [fedax.FedLC(tau=2.0), fedax.FedNTD(tau=0.1)], ids=type
-)
+@pytest.mark.parametrize("method", [fedax.FedLC(tau=2.0), fedax.FedNTD(tau=0.1)], ids=type)
 def test_certain_predictions_stay_finite(method):
-    """With logits of hundreds, of which all probabilities but one are
-    zero.
-    """
+    """With logits of hundreds, of which all probabilities but one are zero."""
     task, _ = classes((1e3 * START).astype(np.float32))
     history = run(method, task)
     assert history.outcome.ok

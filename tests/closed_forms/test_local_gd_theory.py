@@ -1,6 +1,5 @@
-"""Local gradient descent on real convex problems, against its theorem;
-optimum and constants in NumPy.
-"""
+"""Local gradient descent on real convex problems, against its theorem; optimum and constants in
+NumPy."""
 
 import functools
 import math
@@ -21,9 +20,7 @@ CLIENTS = 20
 
 
 class From(eqx.Module):
-    """A starting point that is data, so that another one is no other
-    program.
-    """
+    """A starting point that is data, so that another one is no other program."""
 
     w: jax.Array
 
@@ -32,9 +29,7 @@ class From(eqx.Module):
 
 
 class Problem(NamedTuple):
-    """The task, f with all clients alike, its optimum, and the constants of
-    the theorem.
-    """
+    """The task, f with all clients alike, its optimum, and the constants of the theorem."""
 
     task: fedax.Task
     clients: list
@@ -52,18 +47,10 @@ class Problem(NamedTuple):
 def problem(name, folder):
     task = fedax.task(name, clients=CLIENTS, folder=str(folder))
     parts = [task.train[k] for k in range(CLIENTS)]
-    clients = [
-        (np.asarray(part["x"], float), 2.0 * part["y"] - 1, task.l2)
-        for part in parts
-    ]
-    a, signs = (
-        np.concatenate([client[i] for client in clients]) for i in (0, 1)
-    )
+    clients = [(np.asarray(part["x"], float), 2.0 * part["y"] - 1, task.l2) for part in parts]
+    a, signs = (np.concatenate([client[i] for client in clients]) for i in (0, 1))
     weights = np.concatenate(
-        [
-            np.full(len(client[0]), 1 / (CLIENTS * len(client[0])))
-            for client in clients
-        ]
+        [np.full(len(client[0]), 1 / (CLIENTS * len(client[0]))) for client in clients]
     )
     optimum = newton(a, signs, task.l2, weights)
     steepest = np.linalg.eigh(a.T @ a)[1][:, -1]
@@ -80,9 +67,7 @@ def problem(name, folder):
 
 
 def spread_at(w, clients):
-    return local_gd.variance(
-        np.array([gradient(w, *client) for client in clients])
-    )
+    return local_gd.variance(np.array([gradient(w, *client) for client in clients]))
 
 
 @pytest.fixture(params=["a5a", "mushrooms"])
@@ -94,37 +79,24 @@ def convex(request, data_folder):
 
 def descend(convex, start, interval, rate, steps):
     """The suboptimality of the mean of the iterates and of the last one."""
-    task = eqx.tree_at(
-        lambda task: task.start, convex.task, From(jnp.asarray(start))
-    )
-    schedule = fedax.Schedule(
-        steps=interval, batch_size="full", weights="equal"
-    )
+    task = eqx.tree_at(lambda task: task.start, convex.task, From(jnp.asarray(start)))
+    schedule = fedax.Schedule(steps=interval, batch_size="full", weights="equal")
     options = {
         "schedule": schedule,
         "rounds": steps // interval,
         "observe_every": steps // interval,
     }
-    history = fedax.run(
-        fedax.LocalGD(returned="mean"),
-        task,
-        solver=fedax.SGD(rate),
-        **options,
-    )
+    history = fedax.run(fedax.LocalGD(returned="mean"), task, solver=fedax.SGD(rate), **options)
     assert history.outcome.ok
     assert float(history.state.time) == steps
-    return [
-        convex.excess(np.asarray(w))
-        for w in (history.params, history.state.x)
-    ]
+    return [convex.excess(np.asarray(w)) for w in (history.params, history.state.x)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_theorem_1_far_from_the_optimum(convex, interval):
-    """From a point so steep, and for so many steps, that the bound says more
-    than that f does not rise.
-    """
+    """From a point so steep, and for so many steps, that the bound says more than that f does not
+    rise."""
     away = 2.0 if len(convex.optimum) == 122 else 4.0
     steps = interval * (48 if len(convex.optimum) == 122 else 208)
     start = convex.optimum + away * convex.steepest
@@ -143,9 +115,8 @@ def test_theorem_1_far_from_the_optimum(convex, interval):
 @pytest.mark.slow
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_theorem_1_from_the_optimum(convex, interval):
-    """There the bound is its second term alone, whatever the number of steps;
-    with H = 1 nothing moves at all.
-    """
+    """There the bound is its second term alone, whatever the number of steps; with H = 1 nothing
+    moves at all."""
     rate = local_gd.step_size(convex.worst, interval)
     steps = 128
     options = {
@@ -160,20 +131,15 @@ def test_theorem_1_from_the_optimum(convex, interval):
 
 
 def test_communications_are_enough():
-    """With the step size 1/(4L) or below and the H that belong to the
-    accuracy, both terms of the bound are half of it.
-    """
+    """With the step size 1/(4L) or below and the H that belong to the accuracy, both terms of the
+    bound are half of it."""
     setting = {"distance": 3.0, "variance": 0.4, "smoothness": 2.0}
     for accuracy in (10.0, 0.01):
         scale = max(2.0, math.sqrt(3 * 0.4 * 2.0 / accuracy))
         interval = 5
         rate = 1 / (4 * scale * interval)
         steps = math.ceil(4 * 3.0**2 / (accuracy * rate))
-        found = local_gd.bound(
-            interval=interval, steps=steps, rate=rate, **setting
-        )
+        found = local_gd.bound(interval=interval, steps=steps, rate=rate, **setting)
         assert found <= accuracy * (1 + 1e-12)
         needed = local_gd.plan(accuracy=accuracy, **setting).communications
-        assert needed == pytest.approx(
-            4 * 3.0**2 / (accuracy * rate) / interval
-        )
+        assert needed == pytest.approx(4 * 3.0**2 / (accuracy * rate) / interval)

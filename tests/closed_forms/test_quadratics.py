@@ -1,6 +1,5 @@
-"""Methods against what linear algebra says of them on quadratics f_k(w) = (w
-- b_k)' A_k (w - b_k) / 2, in float64.
-"""
+"""Methods against what linear algebra says of them on quadratics f_k(w) = (w - b_k)' A_k (w - b_k)
+/ 2, in float64."""
 
 import numpy as np
 import optax
@@ -21,35 +20,23 @@ def run(algorithm, rounds, solver=None, schedule=FULL, task=None, **options):
     solver = solver or fedax.SGD(0.1)
     task = task or quadratic(A, B)
     options = {"engine": ONE, **options}
-    return fedax.run(
-        algorithm,
-        task,
-        solver=solver,
-        schedule=schedule,
-        rounds=rounds,
-        **options,
-    )
+    return fedax.run(algorithm, task, solver=solver, schedule=schedule, rounds=rounds, **options)
 
 
 def fixed_point(lr, steps, weights):
-    """The w with sum_k p_k (I - (I - lr A_k)^H)(w - b_k) = 0: where FedAvg's
-    local runs cancel on average.
-    """
+    """The w with sum_k p_k (I - (I - lr A_k)^H)(w - b_k) = 0: where FedAvg's local runs cancel on
+    average."""
     eye = np.eye(A.shape[1])
     pulls = [
         p * (eye - np.linalg.matrix_power(eye - lr * a, steps))
         for p, a in zip(weights, A, strict=True)
     ]
-    return np.linalg.solve(
-        sum(pulls), sum(pull @ b for pull, b in zip(pulls, B, strict=True))
-    )
+    return np.linalg.solve(sum(pulls), sum(pull @ b for pull, b in zip(pulls, B, strict=True)))
 
 
 def test_fedavg_stops_at_its_biased_fixed_point():
     """Of clients that count by their examples."""
-    assert (
-        np.linalg.norm(fixed_point(0.1, 5, np.full(4, 0.25)) - OPTIMUM) > 1e-2
-    )
+    assert np.linalg.norm(fixed_point(0.1, 5, np.full(4, 0.25)) - OPTIMUM) > 1e-2
     sizes = [1, 2, 3, 10]
     expected = fixed_point(0.1, 5, np.array(sizes) / 16)
     found = vector(run(fedax.FedAvg(), 300, task=quadratic(A, B, sizes)))
@@ -60,9 +47,7 @@ def test_one_full_step_is_gradient_descent():
     """H = 1: each round multiplies the error by I - lr mean(A)."""
     schedule = fedax.Schedule(steps=1, batch_size="full")
     found = vector(run(fedax.FedAvg(), 7, schedule=schedule))
-    expected = OPTIMUM + np.linalg.matrix_power(
-        np.eye(3) - 0.1 * A.mean(0), 7
-    ) @ (0 - OPTIMUM)
+    expected = OPTIMUM + np.linalg.matrix_power(np.eye(3) - 0.1 * A.mean(0), 7) @ (0 - OPTIMUM)
     np.testing.assert_allclose(found, expected, atol=1e-13, rtol=0)
 
 
@@ -80,16 +65,13 @@ def test_local_momentum_is_heavy_ball_with_a_fresh_buffer():
                 y = y - lr * speed
             locals_.append(y)
         w = np.mean(locals_, axis=0)
-    found = vector(
-        run(fedax.FedAvg(), 3, solver=fedax.SGD(0.1, momentum=momentum))
-    )
+    found = vector(run(fedax.FedAvg(), 3, solver=fedax.SGD(0.1, momentum=momentum)))
     np.testing.assert_allclose(found, w, atol=1e-13, rtol=0)
 
 
 def test_fedprox_pulls_with_mu_times_the_distance():
-    """One client, one round: y <- y - lr (A (y - b) + mu (y - w)), the
-    gradient of mu/2 |y - w|^2 and not of mu/2 |y - w|.
-    """
+    """One client, one round: y <- y - lr (A (y - b) + mu (y - w)), the gradient of mu/2 |y - w|^2
+    and not of mu/2 |y - w|."""
     task = quadratic(A[:1], B[:1])
     mu = 0.7
     w = np.zeros(3)
@@ -109,27 +91,18 @@ def test_fedprox_with_one_mu_per_client():
         for a, b, mu in zip(A, B, mus, strict=True)
     ]
     found = run(fedax.FedProx(mu=mus), 1, solver=fedax.Exact(1e-12))
-    np.testing.assert_allclose(
-        vector(found), np.mean(exact, axis=0), atol=1e-8, rtol=0
-    )
+    np.testing.assert_allclose(vector(found), np.mean(exact, axis=0), atol=1e-8, rtol=0)
 
 
 def dane_step(w, mu):
-    """The exact DANE update with everyone: w - mean((A_k + mu I)^-1) grad
-    f(w).
-    """
+    """The exact DANE update with everyone: w - mean((A_k + mu I)^-1) grad f(w)."""
     gradient = A.mean(0) @ (w - OPTIMUM)
-    return (
-        w
-        - np.mean([np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0)
-        @ gradient
-    )
+    return w - np.mean([np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0) @ gradient
 
 
 def test_feddane_with_everyone_and_exact_solves_converges_linearly():
-    """Each round multiplies the error by I - mean((A_k + mu I)^-1) mean(A),
-    whose spectral radius is the rate.
-    """
+    """Each round multiplies the error by I - mean((A_k + mu I)^-1) mean(A), whose spectral radius
+    is the rate."""
     mu = 0.5
     solver = fedax.Exact(1e-13)
     found = run(fedax.FedDANE(mu=mu), 3, solver=solver)
@@ -137,30 +110,20 @@ def test_feddane_with_everyone_and_exact_solves_converges_linearly():
     for _ in range(3):
         w = dane_step(w, mu)
     np.testing.assert_allclose(vector(found), w, atol=1e-7, rtol=0)
-    jump = np.eye(3) - np.mean(
-        [np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0
-    ) @ A.mean(0)
+    jump = np.eye(3) - np.mean([np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0) @ A.mean(0)
     rate = np.abs(np.linalg.eigvals(jump)).max()
     errors = [
-        np.linalg.norm(
-            vector(run(fedax.FedDANE(mu=mu), t, solver=solver)) - OPTIMUM
-        )
+        np.linalg.norm(vector(run(fedax.FedDANE(mu=mu), t, solver=solver)) - OPTIMUM)
         for t in (4, 8)
     ]
     assert rate < 0.7
     assert errors[1] < errors[0] * (rate * 1.1) ** 4
-    assert (
-        np.linalg.norm(
-            vector(run(fedax.FedDANE(mu=mu), 40, solver=solver)) - OPTIMUM
-        )
-        < 1e-8
-    )
+    assert np.linalg.norm(vector(run(fedax.FedDANE(mu=mu), 40, solver=solver)) - OPTIMUM) < 1e-8
 
 
 def test_dane_uses_everybody_whatever_the_cohort():
-    """The error after a round is I - eta mean((A_k + mu I)^-1) mean(A) times
-    that before, although the schedule draws two.
-    """
+    """The error after a round is I - eta mean((A_k + mu I)^-1) mean(A) times that before, although
+    the schedule draws two."""
     mu = 0.5
     eta = 0.5
     w = np.zeros(3)
@@ -168,24 +131,15 @@ def test_dane_uses_everybody_whatever_the_cohort():
         [np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0
     ) @ A.mean(0)
     schedule = fedax.Schedule(cohort=2)
-    found = run(
-        fedax.DANE(mu=mu, eta=eta),
-        3,
-        solver=fedax.Exact(1e-13),
-        schedule=schedule,
-    )
+    found = run(fedax.DANE(mu=mu, eta=eta), 3, solver=fedax.Exact(1e-13), schedule=schedule)
     np.testing.assert_allclose(
-        vector(found),
-        OPTIMUM + np.linalg.matrix_power(jump, 3) @ (w - OPTIMUM),
-        atol=1e-7,
-        rtol=0,
+        vector(found), OPTIMUM + np.linalg.matrix_power(jump, 3) @ (w - OPTIMUM), atol=1e-7, rtol=0
     )
 
 
 def test_feddane_as_released_subtracts_the_wrong_entries():
-    """Two parameter arrays W (3,) and b (2,): g - db[0] on all of W, g -
-    db[1] on all of b; a scalar each.
-    """
+    """Two parameter arrays W (3,) and b (2,): g - db[0] on all of W, g - db[1] on all of b; a
+    scalar each."""
     target = np.array([1.0, -2.0, 0.5, 3.0, -1.0])
 
     def loss(params, x):
@@ -204,9 +158,7 @@ def test_feddane_as_released_subtracts_the_wrong_entries():
         schedule=fedax.Schedule(steps=2, batch_size="full"),
     )
     scale = np.array([1.0, 1, 1, 2, 2])
-    g = scale * (
-        0 - 2 * target
-    )  # the mean gradient at zero, as centres are target and 3 target
+    g = scale * (0 - 2 * target)  # the mean gradient at zero, as centres are target and 3 target
     results = []
     for centre in (target, 3 * target):
         own = scale * (0 - centre)
@@ -215,9 +167,7 @@ def test_feddane_as_released_subtracts_the_wrong_entries():
         for _ in range(2):
             y = y - 0.1 * (scale * (y - centre) + correction)
         results.append(y)
-    np.testing.assert_allclose(
-        vector(found), np.mean(results, axis=0), atol=1e-13, rtol=0
-    )
+    np.testing.assert_allclose(vector(found), np.mean(results, axis=0), atol=1e-13, rtol=0)
 
 
 def test_feddane_pipelined_uses_the_previous_gradient():
@@ -236,10 +186,7 @@ def test_feddane_pipelined_uses_the_previous_gradient():
         w = np.mean(results, axis=0)
         previous = np.mean(own, axis=0)
     np.testing.assert_allclose(
-        vector(run(fedax.FedDANE(mu=mu, pipelined=True), 3)),
-        w,
-        atol=1e-13,
-        rtol=0,
+        vector(run(fedax.FedDANE(mu=mu, pipelined=True), 3)), w, atol=1e-13, rtol=0
     )
 
 
@@ -257,10 +204,7 @@ def test_feddane_decay_fades_the_correction():
             results.append(y)
         w = np.mean(results, axis=0)
     np.testing.assert_allclose(
-        vector(run(fedax.FedDANE(mu=0.0, decay=rho), 3)),
-        w,
-        atol=1e-13,
-        rtol=0,
+        vector(run(fedax.FedDANE(mu=0.0, decay=rho), 3)), w, atol=1e-13, rtol=0
     )
 
 
@@ -276,17 +220,14 @@ def test_feddane_decay_fades_the_correction():
     ],
 )
 def test_server_optimizers_are_the_published_ones(name, options):
-    """Alg. 2 of Reddi et al. written out: m and v of the raw pseudo-gradient,
-    no bias correction, v = tau^2 at first.
-    """
+    """Alg. 2 of Reddi et al. written out: m and v of the raw pseudo-gradient, no bias correction, v
+    = tau^2 at first."""
     method = getattr(fedax, name)(lr=0.3, **options)
     w = np.zeros(3)
     m = np.zeros(3)
     v = None
     for _ in range(4):
-        mean = np.mean(
-            [_local(w, a, b) for a, b in zip(A, B, strict=True)], axis=0
-        )
+        mean = np.mean([_local(w, a, b) for a, b in zip(A, B, strict=True)], axis=0)
         delta = w - mean
         if name == "FedAvgM":
             m = method.momentum * m + delta
@@ -314,9 +255,7 @@ def test_learning_rate_decay():
     w = np.zeros(3)
     for t in range(4):
         w = w - 0.1 * 0.5**t * A.mean(0) @ (w - OPTIMUM)
-    found = run(
-        fedax.FedAvg(), 4, schedule=schedule, solver=fedax.SGD(0.1, decay=0.5)
-    )
+    found = run(fedax.FedAvg(), 4, schedule=schedule, solver=fedax.SGD(0.1, decay=0.5))
     np.testing.assert_allclose(vector(found), w, atol=1e-13, rtol=0)
 
 
@@ -325,57 +264,36 @@ def test_learning_rate_decay_by_step_begins_anew_in_every_round():
     for _ in range(2):
         models[:] = models.mean(0)
         for step in range(3):
-            models -= (
-                0.1 / (1 + step) * np.einsum("kij,kj->ki", A, models - B)
-            )
-    solver = fedax.SGD(
-        0.1, decay=lambda count: 1 / (1 + count), decay_by="step"
-    )
+            models -= 0.1 / (1 + step) * np.einsum("kij,kj->ki", A, models - B)
+    solver = fedax.SGD(0.1, decay=lambda count: 1 / (1 + count), decay_by="step")
     found = run(
-        fedax.FedAvg(),
-        2,
-        schedule=fedax.Schedule(steps=3, batch_size="full"),
-        solver=solver,
+        fedax.FedAvg(), 2, schedule=fedax.Schedule(steps=3, batch_size="full"), solver=solver
     )
-    np.testing.assert_allclose(
-        vector(found), models.mean(0), atol=1e-13, rtol=0
-    )
+    np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-13, rtol=0)
 
 
 @pytest.mark.parametrize("times", [slow(None), (3, 4)])
 def test_learning_rate_decay_over_the_run_goes_on_from_round_to_round(times):
-    """A warm-up and a cosine, which would be other numbers if a round began
-    anew.
-    """
+    """A warm-up and a cosine, which would be other numbers if a round began anew."""
     cosine = optax.warmup_cosine_decay_schedule(0.2, 1.0, 2, 6, 0.1)
     models = np.zeros((len(A), 3))
     count = 0
     for steps in (3, 3) if times is None else (3, 1):
         models[:] = models.mean(0)
         for _ in range(steps):
-            models -= (
-                0.1
-                * float(cosine(count))
-                * np.einsum("kij,kj->ki", A, models - B)
-            )
+            models -= 0.1 * float(cosine(count)) * np.einsum("kij,kj->ki", A, models - B)
             count += 1
     work = {"steps": 3} if times is None else {"times": times}
     solver = fedax.SGD(0.1, decay=cosine, decay_by="run")
     found = run(
-        fedax.FedAvg(),
-        2,
-        schedule=fedax.Schedule(batch_size="full", **work),
-        solver=solver,
+        fedax.FedAvg(), 2, schedule=fedax.Schedule(batch_size="full", **work), solver=solver
     )
-    np.testing.assert_allclose(
-        vector(found), models.mean(0), atol=1e-9, rtol=0
-    )
+    np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-9, rtol=0)
 
 
 def test_clipping_and_weight_decay():
-    """The gradient is cut to the norm, then a part of w is added, then
-    momentum and the step follow, anew in each round.
-    """
+    """The gradient is cut to the norm, then a part of w is added, then momentum and the step
+    follow, anew in each round."""
     clip = 1.0
     weight_decay = 0.1
     models = np.zeros((len(A), 3))
@@ -385,9 +303,7 @@ def test_clipping_and_weight_decay():
         for _ in range(3):
             g = np.einsum("kij,kj->ki", A, models - B)
             assert (np.linalg.norm(g, axis=1) > 1).any()
-            g *= np.minimum(
-                1, clip / np.linalg.norm(g, axis=1, keepdims=True)
-            )
+            g *= np.minimum(1, clip / np.linalg.norm(g, axis=1, keepdims=True))
             speed = 0.5 * speed + g + weight_decay * models
             models -= 0.2 * speed
     parts = (
@@ -396,16 +312,9 @@ def test_clipping_and_weight_decay():
         optax.sgd(0.2, momentum=0.5),
     )
     # `[solver]` of a file
-    section = SolverSection(
-        learning_rate=0.2, momentum=0.5, clip=clip, weight_decay=weight_decay
-    )
+    section = SolverSection(learning_rate=0.2, momentum=0.5, clip=clip, weight_decay=weight_decay)
     for solver in (section.make(), fedax.Optax(optax.chain(*parts))):
         found = run(
-            fedax.FedAvg(),
-            2,
-            schedule=fedax.Schedule(steps=3, batch_size="full"),
-            solver=solver,
+            fedax.FedAvg(), 2, schedule=fedax.Schedule(steps=3, batch_size="full"), solver=solver
         )
-        np.testing.assert_allclose(
-            vector(found), models.mean(0), atol=1e-12, rtol=0
-        )
+        np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-12, rtol=0)

@@ -37,32 +37,18 @@ class Weighted(fedax.DFedAvgM):
 # a regression on whole numbers, with predictions
 COUNTS = fedax.from_model(
     fedax.models.MLP((2, 1)),
-    lambda outputs, rows: (
-        (outputs[:, 0] - rows["y"].astype(outputs.dtype)) ** 2
-    ),
+    lambda outputs, rows: (outputs[:, 0] - rows["y"].astype(outputs.dtype)) ** 2,
     [{"x": np.ones((3, 2)), "y": np.arange(3)}],
 )
 # the argument, the method and what is given to its run
 RUNS = [
     ("byzantine", fedax.Krum(byzantine=2), {}),
     ("byzantine", fedax.Krum(byzantine=1, bucket=2), {}),
-    (
-        "byzantine",
-        fedax.Bulyan(byzantine=1),
-        {"schedule": fedax.Schedule(cohort=4)},
-    ),
+    ("byzantine", fedax.Bulyan(byzantine=1), {"schedule": fedax.Schedule(cohort=4)}),
     ("mixing", fedax.TrimmedMean(mixing=3, bucket=2), {}),
     ("mixing", fedax.CenteredClip(mixing=5), {}),
-    (
-        "schedule",
-        fedax.ProxSkip(),
-        {"schedule": fedax.Schedule(epochs=1, batch_size=4)},
-    ),
-    (
-        "schedule",
-        fedax.ProxSkip(),
-        {"schedule": fedax.Schedule(times=(1, 3, 6))},
-    ),
+    ("schedule", fedax.ProxSkip(), {"schedule": fedax.Schedule(epochs=1, batch_size=4)}),
+    ("schedule", fedax.ProxSkip(), {"schedule": fedax.Schedule(times=(1, 3, 6))}),
     ("dual_buffer", fedax.FedBC(dual_buffer="shared"), LATE),
     ("MOON.*features", fedax.MOON(), {}),
     ("FedLC.*classification", fedax.FedLC(), {"task": COUNTS}),
@@ -72,11 +58,7 @@ RUNS = [
     ("FedBN.*norms", fedax.FedBN(), {}),
     ("graph", fedax.DFedAvgM(graph=Graph.ring(4)), {}),
     ("weight", Weighted(), {}),
-    (
-        "classes|arrays",
-        fedax.FedAvg(),
-        {"channel": fedax.Channel(attack=attacks.LabelFlip())},
-    ),
+    ("classes|arrays", fedax.FedAvg(), {"channel": fedax.Channel(attack=attacks.LabelFlip())}),
 ]
 # formulas with a step size, which no other solver takes
 RUNS += [
@@ -110,25 +92,11 @@ RUNS += [
 ]
 # hostile clients that agree see all uploads of a cohort, as they are
 RUNS += [
-    (
-        "attack",
-        method,
-        {"channel": fedax.Channel(attack=attack, **channel), **options},
-    )
+    ("attack", method, {"channel": fedax.Channel(attack=attack, **channel), **options})
     for method, attack, channel, options in [
         (fedax.FedAvg(), attacks.ALIE(), {"up": fedax.codecs.TopK(0.5)}, {}),
-        (
-            fedax.FedAvg(),
-            attacks.ALIE(),
-            {"down": fedax.codecs.Quantizer(b=8)},
-            {},
-        ),
-        (
-            fedax.FedAvg(),
-            attacks.ALIE(),
-            {"privacy": fedax.Privacy(clip=1.0, noise=1.0)},
-            {},
-        ),
+        (fedax.FedAvg(), attacks.ALIE(), {"down": fedax.codecs.Quantizer(b=8)}, {}),
+        (fedax.FedAvg(), attacks.ALIE(), {"privacy": fedax.Privacy(clip=1.0, noise=1.0)}, {}),
         (fedax.DSGD(), attacks.ALIE(), {}, {}),
         (fedax.FedAvg(), attacks.ALIE(), {}, LATE),
         (fedax.QuantizedDFedAvgM(), attacks.SignFlip(), {}, {}),
@@ -138,11 +106,7 @@ RUNS += [
 
 @pytest.mark.parametrize(("field", "method", "options"), RUNS)
 def test_runs_are_refused(field, method, options):
-    options = {
-        "solver": fedax.SGD(LR),
-        "schedule": FULL,
-        "rounds": 1,
-    } | options
+    options = {"solver": fedax.SGD(LR), "schedule": FULL, "rounds": 1} | options
     with pytest.raises(InvalidInput, match=field):
         fedax.run(method, **{"task": task()} | options)
 
@@ -161,21 +125,13 @@ class Misspelt(attacks.Attack):
         ("knows", lambda: attacks.ALIE(knows="all")),
         ("Misspelt", Misspelt),
         ("'b'|b=", lambda: fedax.QuantizedDFedAvgM(b=1)),
-        (
-            "paper",
-            lambda: fedax.QuantizedDFedAvgM(graph=CHANGING, mode="replica"),
-        ),
+        ("paper", lambda: fedax.QuantizedDFedAvgM(graph=CHANGING, mode="replica")),
         ("row", lambda: fedax.DFedAvgM(graph=Graph.directed(LINKS))),
         ("graph", lambda: fedax.GradientTracking(graph=ROWS)),
         ("graph", lambda: fedax.PushSum(graph=ROWS)),
         *(
             ("graph", functools.partial(kind, graph=graph))
-            for kind in (
-                fedax.EXTRA,
-                fedax.ExactDiffusion,
-                fedax.NIDS,
-                fedax.BEER,
-            )
+            for kind in (fedax.EXTRA, fedax.ExactDiffusion, fedax.NIDS, fedax.BEER)
             for graph in (CHANGING, PATH.lossy(0.1, "both"))
         ),
     ],
@@ -186,14 +142,8 @@ def test_methods_are_refused(field, make):
 
 
 def test_the_last_of_layers_in_no_order_is_refused():
-    """JAX sorts the entries of a dict by name, which is not the order in
-    which they work.
-    """
-    layers = {
-        "conv": {"kernel": np.ones(2)},
-        "dense": {"kernel": np.ones(2)},
-        "bias": np.ones(1),
-    }
+    """JAX sorts the entries of a dict by name, which is not the order in which they work."""
+    layers = {"conv": {"kernel": np.ones(2)}, "dense": {"kernel": np.ones(2)}, "bias": np.ones(1)}
     unordered = fedax.Task(layers, lambda p, x: x * p["bias"].sum(), [[1.0]])
     with pytest.raises(InvalidInput, match=r"head=.*last.*conv\.kernel"):
         fedax.run(fedax.FedPer(), unordered)

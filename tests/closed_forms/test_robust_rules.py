@@ -1,6 +1,4 @@
-"""Bulyan, centered clipping, bucketing and nearest-neighbour mixing against
-NumPy.
-"""
+"""Bulyan, centered clipping, bucketing and nearest-neighbour mixing against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +8,12 @@ import pytest
 import fedax
 from fedax.core import Gathered
 from fedax.numerics.gram import ClientVectors
-from fedax.numerics.robust import (
-    krum_ranks,
-    mix_neighbours,
-    squared_distances,
-)
+from fedax.numerics.robust import krum_ranks, mix_neighbours, squared_distances
 from fedax.utils.random import stream
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, World
 
-STEP = {
-    "solver": fedax.SGD(1.0),
-    "schedule": fedax.Schedule(steps=1, batch_size="full"),
-}
+STEP = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(steps=1, batch_size="full")}
 """One gradient step of size 1 on a bowl around b_k ends at b_k."""
 ENGINES = {
     "sequential": fedax.Simulation(devices=1),
@@ -34,9 +25,7 @@ ENGINES = {
 def run(method, b, rounds=1, seed=SEED, **options):
     """Rounds of a method on bowls around the rows of b, all of size 1."""
     task = quadratic(np.tile(np.eye(b.shape[1]), (len(b), 1, 1)), b)
-    return fedax.run(
-        method, task, rounds=rounds, seed=seed, **(STEP | options)
-    )
+    return fedax.run(method, task, rounds=rounds, seed=seed, **(STEP | options))
 
 
 def bulyan(models, f):
@@ -45,27 +34,19 @@ def bulyan(models, f):
     while len(picked) < max(len(models) - 2 * f, 1):
         scores = []
         for i in left:
-            others = sorted(
-                np.sum((models[i] - models[j]) ** 2) for j in left if j != i
-            )
+            others = sorted(np.sum((models[i] - models[j]) ** 2) for j in left if j != i)
             scores.append(sum(others[: max(len(left) - f - 2, 1)]))
         picked.append(left.pop(int(np.argmin(np.round(scores, 12)))))
     chosen = models[picked]
-    order = np.argsort(
-        np.abs(chosen - np.median(chosen, axis=0)), axis=0, kind="stable"
-    )
-    return np.take_along_axis(chosen, order, 0)[
-        : max(len(picked) - 2 * f, 1)
-    ].mean(0)
+    order = np.argsort(np.abs(chosen - np.median(chosen, axis=0)), axis=0, kind="stable")
+    return np.take_along_axis(chosen, order, 0)[: max(len(picked) - 2 * f, 1)].mean(0)
 
 
 def mixed(models, f):
     """Nearest-neighbour mixing."""
     rows = []
     for x in models:
-        nearest = np.argsort(((models - x) ** 2).sum(1), kind="stable")[
-            : len(models) - f
-        ]
+        nearest = np.argsort(((models - x) ** 2).sum(1), kind="stable")[: len(models) - f]
         rows.append(models[nearest].mean(0))
     return np.array(rows)
 
@@ -74,9 +55,7 @@ def clipped(changes, center, tau, iterations=1):
     for _ in range(iterations):
         offsets = changes - center
         lengths = np.linalg.norm(offsets, axis=1, keepdims=True)
-        center = center + (
-            offsets * np.minimum(1, tau / np.maximum(lengths, 1e-300))
-        ).mean(0)
+        center = center + (offsets * np.minimum(1, tau / np.maximum(lengths, 1e-300))).mean(0)
     return center
 
 
@@ -92,20 +71,12 @@ def test_bulyan(many, f):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["mesh", "eager"])
 def test_bulyan_with_a_client_left_out(engine):
-    """On a cohort that is smaller than its capacity: f stays, and n is what
-    arrived.
-    """
+    """On a cohort that is smaller than its capacity: f stays, and n is what arrived."""
     b = np.random.default_rng(9).normal(size=(12, 3))
-    b[3] = (
-        1e200  # its squares are infinite in the loss, and the client is left out
-    )
+    b[3] = 1e200  # its squares are infinite in the loss, and the client is left out
     method = fedax.Bulyan(byzantine=2)
-    found = run(
-        Broken(method), b, engine=ENGINES[engine], on_bad_client="drop"
-    )
-    np.testing.assert_allclose(
-        vector(found), bulyan(np.delete(b, 3, 0), 2), atol=1e-12
-    )
+    found = run(Broken(method), b, engine=ENGINES[engine], on_bad_client="drop")
+    np.testing.assert_allclose(vector(found), bulyan(np.delete(b, 3, 0), 2), atol=1e-12)
 
 
 def Broken(method):
@@ -114,9 +85,7 @@ def Broken(method):
     class WithBroken(type(method)):
         def train(self, client, w):
             upload = super().train(client, w)
-            value = jax.numpy.where(
-                client.index == 3, jax.numpy.nan, upload.value
-            )
+            value = jax.numpy.where(client.index == 3, jax.numpy.nan, upload.value)
             return fedax.Upload(value, reference=w)
 
     return WithBroken(byzantine=method.byzantine)
@@ -126,10 +95,7 @@ def Broken(method):
     ("method", "rule"),
     [
         (fedax.CoordinateMedian(mixing=2), lambda x: np.median(x, axis=0)),
-        (
-            fedax.TrimmedMean(beta=0.25, mixing=3),
-            lambda x: np.sort(x, axis=0)[2:-2].mean(0),
-        ),
+        (fedax.TrimmedMean(beta=0.25, mixing=3), lambda x: np.sort(x, axis=0)[2:-2].mean(0)),
     ],
 )
 def test_mixing(method, rule):
@@ -138,42 +104,28 @@ def test_mixing(method, rule):
     b[6] = b[1]
     f = method.mixing
     assert np.abs(rule(mixed(b, f)) - rule(b)).max() > 0.01
-    np.testing.assert_allclose(
-        vector(run(method, b)), rule(mixed(b, f)), atol=1e-13
-    )
+    np.testing.assert_allclose(vector(run(method, b)), rule(mixed(b, f)), atol=1e-13)
 
 
 def test_buckets():
-    """The median of means of pairs, drawn anew in every round; of seven
-    clients one is alone.
-    """
+    """The median of means of pairs, drawn anew in every round; of seven clients one is alone."""
     many = 7
     b = np.random.default_rng(many).normal(size=(many, 3))
     for seed in (1, 2):
         root = jax.random.fold_in(jax.random.key(seed), 1)
-        order = np.asarray(
-            jax.random.permutation(stream(root, "server", 0, "buckets"), many)
-        )
+        order = np.asarray(jax.random.permutation(stream(root, "server", 0, "buckets"), many))
         # the client with the lowest number in the permutation comes first
         ranked = b[np.argsort(order)]
-        means = np.array(
-            [ranked[i : i + 2].mean(0) for i in range(0, many, 2)]
-        )
+        means = np.array([ranked[i : i + 2].mean(0) for i in range(0, many, 2)])
         found = vector(run(fedax.CoordinateMedian(bucket=2), b, seed=seed))
-        np.testing.assert_allclose(
-            found, np.median(means, axis=0), atol=1e-13
-        )
+        np.testing.assert_allclose(found, np.median(means, axis=0), atol=1e-13)
 
 
 def test_one_bucket_is_the_mean():
     """Of clients of unequal sizes, whose weights add up."""
     b = np.random.default_rng(2).normal(size=(5, 3))
     task = quadratic(np.tile(np.eye(3), (5, 1, 1)), b, [1, 2, 3, 4, 5])
-    found = vector(
-        fedax.run(
-            fedax.GeometricMedian(bucket=5, nu=1e30), task, rounds=1, **STEP
-        )
-    )
+    found = vector(fedax.run(fedax.GeometricMedian(bucket=5, nu=1e30), task, rounds=1, **STEP))
     np.testing.assert_allclose(found, b.mean(0), atol=1e-12)
 
 
@@ -188,10 +140,8 @@ def test_one_bucket_is_the_mean():
     ],
 )
 def test_centered_clipping(momentum, form, tau, unit, engine):
-    """Three of five clients in a round, unequal sizes: the center is that of
-    the round before, and a client's momentum that of the last time it was
-    drawn.
-    """
+    """Three of five clients in a round, unequal sizes: the center is that of the round before, and
+    a client's momentum that of the last time it was drawn."""
     world = World()
     rounds = 2 if engine == "eager" else ROUNDS
     w = world.start
@@ -213,9 +163,7 @@ def test_centered_clipping(momentum, form, tau, unit, engine):
         w = w + center
     assert bound > 1  # clipping acts
     found = fedax.run(
-        fedax.CenteredClip(
-            tau=tau, unit=unit, iterations=2, momentum=momentum, form=form
-        ),
+        fedax.CenteredClip(tau=tau, unit=unit, iterations=2, momentum=momentum, form=form),
         regression(),
         solver=fedax.SGD(LR),
         schedule=SCHEDULE,
@@ -230,40 +178,31 @@ def gathered(rows, dtype="float32", weights=None):
     weights = np.ones(len(rows)) if weights is None else weights
     ids = jnp.arange(len(rows), dtype=jnp.int32)
     valid = jnp.ones(len(rows), bool)
-    return Gathered(
-        jnp.asarray(rows, dtype), jnp.asarray(weights, dtype), ids, valid
-    )
+    return Gathered(jnp.asarray(rows, dtype), jnp.asarray(weights, dtype), ids, valid)
 
 
 def ranks_by_krum(models, f):
     squares = ((models[:, None] - models[None]) ** 2).sum(-1)
     scores = [
-        np.sort(np.delete(row, i))[: len(models) - f - 2].sum()
-        for i, row in enumerate(squares)
+        np.sort(np.delete(row, i))[: len(models) - f - 2].sum() for i, row in enumerate(squares)
     ]
     return np.argsort(np.argsort(scores, kind="stable"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("hostile", "honest"), [(1e3, 1.0), (3e38, 1.0), (3e38, 1e-20)]
-)
+@pytest.mark.parametrize(("hostile", "honest"), [(1e3, 1.0), (3e38, 1.0), (3e38, 1e-20)])
 def test_one_huge_upload_leaves_distances_between_others(honest, hostile):
     """In float32, in which no common scale fits them all."""
     rng = np.random.default_rng(1)
     models = honest * rng.normal(size=(8, 5))
-    models[0] += (
-        3 * honest
-    )  # an outlier, which equal scores would pick as the first
+    models[0] += 3 * honest  # an outlier, which equal scores would pick as the first
     models[-1] = hostile * np.array([1, -1, 1, 1, -1])
     models = np.asarray(models, np.float32)
     wide = models.astype(float)
     center = jnp.zeros(5, jnp.float32)
     with jax.enable_x64(False):
         uploads = gathered(models)
-        ranks = krum_ranks(
-            squared_distances(uploads.value, uploads.valid), uploads.valid, 1
-        )
+        ranks = krum_ranks(squared_distances(uploads.value, uploads.valid), uploads.valid, 1)
         np.testing.assert_array_equal(ranks, ranks_by_krum(wide, 1))
         krum = fedax.Krum(byzantine=1, selected=3).combine(uploads, center)
         chosen = wide[np.argsort(ranks_by_krum(wide, 1))[:3]].mean(0)
@@ -271,9 +210,7 @@ def test_one_huge_upload_leaves_distances_between_others(honest, hostile):
         near = mix_neighbours(uploads, 3, center).value
     atol = 1e-6 * honest
     np.testing.assert_allclose(krum, chosen, atol=atol)
-    np.testing.assert_allclose(
-        found, bulyan(wide / honest, 1) * honest, atol=atol
-    )
+    np.testing.assert_allclose(found, bulyan(wide / honest, 1) * honest, atol=atol)
     np.testing.assert_allclose(near[:-1], mixed(wide, 3)[:-1], atol=atol)
 
 
@@ -285,15 +222,11 @@ def test_a_huge_upload_is_clipped_and_counts(hostile):
     with jax.enable_x64(False):
         method = fedax.CenteredClip(tau=1.0, unit="one", iterations=2)
         found = method.clip(gathered(models), jnp.zeros(4, jnp.float32))
-    np.testing.assert_allclose(
-        found, clipped(models.astype(float), np.zeros(4), 1.0, 2), atol=1e-6
-    )
+    np.testing.assert_allclose(found, clipped(models.astype(float), np.zeros(4), 1.0, 2), atol=1e-6)
 
 
 def smoothed_median(models, shares, nu, iterations=3):
-    """Weiszfeld's steps or those of Vardi and Zhang, compared model by
-    model.
-    """
+    """Weiszfeld's steps or those of Vardi and Zhang, compared model by model."""
     v = np.zeros(models.shape[1])
 
     def smoothed(x):
@@ -310,21 +243,13 @@ def smoothed_median(models, shares, nu, iterations=3):
             others = pull @ models / pull.sum()
             stay = min(held / (np.linalg.norm(others - v) * pull.sum()), 1)
             escape = (1 - stay) * others + stay * v
-        v = (
-            escape
-            if shares @ (smoothed(escape) - smoothed(step)) < 0
-            else step
-        )
+        v = escape if shares @ (smoothed(escape) - smoothed(step)) < 0 else step
     return v
 
 
 @pytest.mark.parametrize("idle", [False, True])
-@pytest.mark.parametrize(
-    ("hostile", "size"), [(1e3, 1.0), (3e38, 1.0), (3e38, 1e-20)]
-)
-def test_the_geometric_median_does_not_depend_on_how_far_a_hostile_model_is(
-    hostile, size, idle
-):
+@pytest.mark.parametrize(("hostile", "size"), [(1e3, 1.0), (3e38, 1.0), (3e38, 1e-20)])
+def test_the_geometric_median_does_not_depend_on_how_far_a_hostile_model_is(hostile, size, idle):
     rng = np.random.default_rng(5)
     models = size * rng.normal(size=(9, 4))
     models[-1] = hostile * np.array([1, -1, 1, 1])
@@ -337,12 +262,8 @@ def test_the_geometric_median_does_not_depend_on_how_far_a_hostile_model_is(
         uploads = gathered(models, weights=weights)
         method = fedax.GeometricMedian(nu=nu)
         found = method.combine(uploads, jnp.zeros(4, jnp.float32))
-    expected = smoothed_median(
-        models.astype(float), weights / float(weights.sum()), nu
-    )
-    np.testing.assert_allclose(
-        found, expected, atol=1e-5 * np.abs(expected).max()
-    )
+    expected = smoothed_median(models.astype(float), weights / float(weights.sum()), nu)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_distances_of_half_precision_do_not_overflow():
@@ -351,15 +272,9 @@ def test_distances_of_half_precision_do_not_overflow():
     models = np.asarray(models, np.float16)
     with jax.enable_x64(False):
         uploads = gathered(models, "float16")
-        ranks = krum_ranks(
-            squared_distances(uploads.value, uploads.valid), uploads.valid, 1
-        )
-        center = fedax.CenteredClip(tau=1e-3, unit="one").clip(
-            uploads, jnp.zeros(40, "float16")
-        )
-    np.testing.assert_array_equal(
-        ranks, ranks_by_krum(models.astype(float), 1)
-    )
+        ranks = krum_ranks(squared_distances(uploads.value, uploads.valid), uploads.valid, 1)
+        center = fedax.CenteredClip(tau=1e-3, unit="one").clip(uploads, jnp.zeros(40, "float16"))
+    np.testing.assert_array_equal(ranks, ranks_by_krum(models.astype(float), 1))
     expected = clipped(models.astype(float), np.zeros(40), 1e-3)
     np.testing.assert_allclose(np.asarray(center, float), expected, atol=1e-7)
 
@@ -367,20 +282,14 @@ def test_distances_of_half_precision_do_not_overflow():
 @pytest.mark.slow
 @pytest.mark.parametrize("hostile", [1.0, 1e30])
 def test_the_shortest_combination_with_a_huge_vector(hostile):
-    """Orthogonal ones: the huge one has no part, the others the inverses of
-    their squares.
-    """
+    """Orthogonal ones: the huge one has no part, the others the inverses of their squares."""
     vectors = np.diag([1.0, 2.0, hostile, 4.0]).astype(np.float32)
     inverses = 1 / np.diagonal(vectors).astype(float) ** 2
     with jax.enable_x64(False):
         uploads = gathered(vectors)
         known = ClientVectors.zeros(4, jnp.zeros(4, jnp.float32))
-        found, _ = known.update(uploads, uploads.value).combine(
-            jnp.ones(4, jnp.float32)
-        )
-    np.testing.assert_allclose(
-        found, 1 / np.diagonal(vectors) / inverses.sum(), atol=1e-3
-    )
+        found, _ = known.update(uploads, uploads.value).combine(jnp.ones(4, jnp.float32))
+    np.testing.assert_allclose(found, 1 / np.diagonal(vectors) / inverses.sum(), atol=1e-3)
 
 
 @pytest.mark.slow
@@ -392,9 +301,7 @@ def test_fedmgda_with_a_huge_upload():
             history = run(
                 fedax.FedMGDA(epsilon=1.0),
                 b.astype(np.float32),
-                channel=fedax.Channel(
-                    attack=fedax.attacks.Noise(share=0.2, std=std)
-                ),
+                channel=fedax.Channel(attack=fedax.attacks.Noise(share=0.2, std=std)),
             )
         assert history.outcome.kind == "ok"
         moves.append(vector(history))
@@ -419,8 +326,7 @@ def test_rules_of_half_precision_models(method, dtype):
     rng = np.random.default_rng(6)
     names = [f"site {i}" for i in rng.permutation(7)]
     clients = {
-        name: {"c": rng.normal(size=(2 + i, 3)).astype(np.float32)}
-        for i, name in enumerate(names)
+        name: {"c": rng.normal(size=(2 + i, 3)).astype(np.float32)} for i, name in enumerate(names)
     }
 
     def loss(w, e):
@@ -430,9 +336,5 @@ def test_rules_of_half_precision_models(method, dtype):
     for kind in (dtype, "float32"):
         with jax.enable_x64(False):
             task = fedax.Task(jnp.zeros(3, kind), loss, clients)
-            found.append(
-                vector(fedax.run(method, task, rounds=2, **STEP)).astype(
-                    float
-                )
-            )
+            found.append(vector(fedax.run(method, task, rounds=2, **STEP)).astype(float))
     np.testing.assert_allclose(found[0], found[1], atol=0.02)

@@ -1,6 +1,5 @@
-"""Server rules that iterate reach their optimum, from any start and at any
-scale; against SciPy and NumPy in float64.
-"""
+"""Server rules that iterate reach their optimum, from any start and at any scale; against SciPy and
+NumPy in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -30,21 +29,14 @@ def shortest(vectors):
     v = np.asarray(vectors, np.float64)
     v = v / np.abs(v).max()
     best = np.inf
-    for start in (
-        np.full(len(v), 1 / len(v)),
-        np.eye(len(v))[np.argmin((v**2).sum(1))],
-    ):
+    for start in (np.full(len(v), 1 / len(v)), np.eye(len(v))[np.argmin((v**2).sum(1))]):
         unit = v / np.sqrt((v**2).sum(1, keepdims=True)).min()
         found = scipy.optimize.minimize(
             lambda x, u=unit: ((x @ u) ** 2).sum() / 2,
             start,
             jac=lambda x, u=unit: u @ (x @ u),
             bounds=[(0, 1)] * len(v),
-            constraints={
-                "type": "eq",
-                "fun": lambda x: x.sum() - 1,
-                "jac": np.ones_like,
-            },
+            constraints={"type": "eq", "fun": lambda x: x.sum() - 1, "jac": np.ones_like},
             method="SLSQP",
             options={"ftol": 1e-14, "maxiter": 500},
         )
@@ -55,11 +47,7 @@ def shortest(vectors):
 
 @pytest.mark.parametrize(
     ("name", "start"),
-    [
-        *((name, "shortest") for name in SETS),
-        ("random", "mean"),
-        ("one far longer", "first"),
-    ],
+    [*((name, "shortest") for name in SETS), ("random", "mean"), ("one far longer", "first")],
 )
 def test_the_shortest_combination(name, start):
     vectors = SETS[name].astype(np.float32)
@@ -71,35 +59,22 @@ def test_the_shortest_combination(name, start):
     }
     with jax.enable_x64(False):
         found = jax.jit(min_norm)(
-            jnp.asarray(vectors @ vectors.T),
-            jnp.ones(count, bool),
-            centre[start],
+            jnp.asarray(vectors @ vectors.T), jnp.ones(count, bool), centre[start]
         )
     weights = np.asarray(found.weights, np.float64)
     assert weights.min() >= 0
     assert abs(weights.sum() - 1) < 1e-5
-    assert np.linalg.norm(weights @ vectors.astype(np.float64)) <= shortest(
-        vectors
-    ) * (1 + 2e-3)
+    assert np.linalg.norm(weights @ vectors.astype(np.float64)) <= shortest(vectors) * (1 + 2e-3)
 
 
 def models_of(method, changes, w, dtype=np.float32):
-    """The rule of a method on the models w + changes, in float32 as users run
-    it.
-    """
+    """The rule of a method on the models w + changes, in float32 as users run it."""
     with jax.enable_x64(False):
         count = len(changes)
         models = jnp.asarray(w + changes, dtype)
         ids = jnp.arange(count, dtype=jnp.int32)
-        sent = Gathered(
-            models,
-            jnp.full(count, 1 / count, dtype),
-            ids,
-            jnp.ones(count, bool),
-        )
-        return np.asarray(
-            method.combine(sent, jnp.asarray(w, dtype)), np.float64
-        )
+        sent = Gathered(models, jnp.full(count, 1 / count, dtype), ids, jnp.ones(count, bool))
+        return np.asarray(method.combine(sent, jnp.asarray(w, dtype)), np.float64)
 
 
 def total_distance(v, models):
@@ -146,9 +121,7 @@ POINTS = {
 def test_the_geometric_median_is_reached_from_any_start(name, scale, client):
     """The start is far away, or the model of a client that did not move."""
     changes = POINTS[name] * scale
-    changes = (
-        changes + 5 * scale if client is None else changes - changes[client]
-    )
+    changes = changes + 5 * scale if client is None else changes - changes[client]
     nu = 1e-6 * scale
     found = models_of(
         fedax.GeometricMedian(iterations=500, nu=nu),
@@ -160,14 +133,11 @@ def test_the_geometric_median_is_reached_from_any_start(name, scale, client):
 
 
 def test_one_client_that_did_not_move_does_not_hold_the_median():
-    """Four of five agree on 1; the fifth kept the model. Before, three
-    iterations moved it by 3e-6.
-    """
+    """Four of five agree on 1; the fifth kept the model. Before, three iterations moved it by
+    3e-6."""
     changes = np.array([[0.0], [1.0], [1.0], [1.0], [1.0]], np.float32)
     np.testing.assert_allclose(
-        models_of(fedax.GeometricMedian(), changes, np.zeros(1, np.float32)),
-        [1.0],
-        atol=0.05,
+        models_of(fedax.GeometricMedian(), changes, np.zeros(1, np.float32)), [1.0], atol=0.05
     )
 
 
@@ -193,22 +163,15 @@ def test_rules_at_any_scale(scale):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scale", "normalize"), [(1e-25, "none"), (1e18, "none"), (1e18, "unit")]
-)
-def test_fedaware_steps_along_the_shortest_combination_at_any_scale(
-    scale, normalize
-):
-    """One step of size 1 on bowls around b_k: the update of client k is -b_k,
-    half of it the momentum.
-    """
+@pytest.mark.parametrize(("scale", "normalize"), [(1e-25, "none"), (1e18, "none"), (1e18, "unit")])
+def test_fedaware_steps_along_the_shortest_combination_at_any_scale(scale, normalize):
+    """One step of size 1 on bowls around b_k: the update of client k is -b_k, half of it the
+    momentum."""
     centres = SPREAD.astype(np.float32) * np.float32(scale)
     with jax.enable_x64(False):
         task = fedax.Task(
             np.zeros(4, np.float32),
-            lambda w, x: (
-                ((w[None] - x) * (1 / scale) * (w[None] - x)).sum(1) / 2
-            ),
+            lambda w, x: ((w[None] - x) * (1 / scale) * (w[None] - x)).sum(1) / 2,
             list(centres[:, None]),
         )
         options = {
@@ -218,11 +181,7 @@ def test_fedaware_steps_along_the_shortest_combination_at_any_scale(
         }
         engine = fedax.Simulation(devices=1)
         history = fedax.run(
-            fedax.FedAWARE(normalize=normalize),
-            task,
-            rounds=1,
-            engine=engine,
-            **options,
+            fedax.FedAWARE(normalize=normalize), task, rounds=1, engine=engine, **options
         )
     step = np.linalg.norm(np.asarray(history.params, np.float64))
     momenta = centres.astype(np.float64) / 2

@@ -1,7 +1,5 @@
-"""What solvers and second models leave to methods: the state of a model with
-batch norm, step sizes that a method takes itself, the weight of gradients
-under a small pull.
-"""
+"""What solvers and second models leave to methods: the state of a model with batch norm, step sizes
+that a method takes itself, the weight of gradients under a small pull."""
 
 import equinox as eqx
 import jax
@@ -35,9 +33,7 @@ class Net(eqx.Module):
 def numbers(tree):
     """The real numbers of a pytree, one after the other."""
     leaves = [np.asarray(x) for x in jax.tree.leaves(tree)]
-    return np.concatenate(
-        [np.ravel(x) for x in leaves if x.dtype.kind == "f"]
-    )
+    return np.concatenate([np.ravel(x) for x in leaves if x.dtype.kind == "f"])
 
 
 def normed(sizes=(8, 12, 4, 16)):
@@ -51,9 +47,7 @@ def normed(sizes=(8, 12, 4, 16)):
     ]
     return fedax.from_model(
         fedax.models.equinox(eqx.nn.make_with_state(Net)),
-        lambda z, e: optax.softmax_cross_entropy_with_integer_labels(
-            z, e["y"]
-        ),
+        lambda z, e: optax.softmax_cross_entropy_with_integer_labels(z, e["y"]),
         clients,
     )
 
@@ -61,20 +55,13 @@ def normed(sizes=(8, 12, 4, 16)):
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_run")
 def test_a_second_model_leaves_the_statistics_of_the_first():
-    """Ditto, APFL and a sharpness of 0 train FedAvg's global model, with its
-    batch statistics.
-    """
+    """Ditto, APFL and a sharpness of 0 train FedAvg's global model, with its batch statistics."""
     solver = fedax.SGD(0.05)
     schedule = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 
     def run(method, solver=solver):
         found = fedax.run(
-            method,
-            normed(),
-            solver=solver,
-            schedule=schedule,
-            rounds=2,
-            engine=CHUNKS,
+            method, normed(), solver=solver, schedule=schedule, rounds=2, engine=CHUNKS
         )
         return numbers(found.params), numbers(found.model_state)
 
@@ -94,9 +81,7 @@ def test_a_second_model_leaves_the_statistics_of_the_first():
 @pytest.mark.usefixtures("as_users_run")
 @pytest.mark.parametrize("mu", [1e-1, 1e-7])
 def test_fednova_with_a_tiny_proximal_term_in_float32(mu):
-    """(1 - (1 - a)^K) / a for a from 0.01 to 1e-13: 1 - a is 1 in float32
-    below 6e-8.
-    """
+    """(1 - (1 - a)^K) / a for a from 0.01 to 1e-13: 1 - a is 1 in float32 below 6e-8."""
     b = np.array([1.0, 2.0, 5.0, -1.0], np.float32)
     sizes = [4, 8, 12, 40]
     lr = 0.1
@@ -118,9 +103,7 @@ def test_fednova_with_a_tiny_proximal_term_in_float32(mu):
     for _ in range(3):
         # K steps on a bowl with a pull to w end at a known point
         ends = w + (b - w) / (1 + mu) * (1 - (1 - lr * (1 + mu)) ** steps)
-        norms = (
-            -np.expm1(steps * np.log1p(-lr * mu)) / (lr * mu) if mu else steps
-        )
+        norms = -np.expm1(steps * np.log1p(-lr * mu)) / (lr * mu) if mu else steps
         w = w + weights @ norms * (weights @ ((ends - w) / norms))
     assert np.asarray(found.params).dtype == np.float32
     np.testing.assert_allclose(vector(found), w, rtol=2e-6)

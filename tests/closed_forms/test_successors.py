@@ -1,6 +1,5 @@
-"""Methods that follow the first papers' and their yardsticks, against
-straight NumPy transcriptions of their recursions.
-"""
+"""Methods that follow the first papers' and their yardsticks, against straight NumPy transcriptions
+of their recursions."""
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +28,7 @@ def run(algorithm, task=None, **options):
 
 
 def agree(history, expected, tolerance=1e-12):
-    np.testing.assert_allclose(
-        vector(history), expected, rtol=0, atol=tolerance
-    )
+    np.testing.assert_allclose(vector(history), expected, rtol=0, atol=tolerance)
 
 
 def mean(values, cohort):
@@ -40,11 +37,7 @@ def mean(values, cohort):
 
 def minibatches(k):
     """The rows of all steps of a round."""
-    return [
-        slice(begin, begin + 4)
-        for _ in range(2)
-        for begin in range(0, SIZES[k], 4)
-    ]
+    return [slice(begin, begin + 4) for _ in range(2) for begin in range(0, SIZES[k], 4)]
 
 
 def sharp(world, k, w, rows, rho):
@@ -53,21 +46,14 @@ def sharp(world, k, w, rows, rho):
 
 
 def dane_round(world, cohort, center, lam):
-    """The mean of the local solutions around a center, and of the gradients
-    there.
-    """
+    """The mean of the local solutions around a center, and of the gradients there."""
     g = mean([world.gradient(k, center) for k in cohort], cohort)
     models = [
-        world.sgd(
-            k,
-            center,
-            lambda v, k=k: g - world.gradient(k, center) + lam * (v - center),
-        )[0]
+        world.sgd(k, center, lambda v, k=k: g - world.gradient(k, center) + lam * (v - center))[0]
         for k in cohort
     ]
     return mean(models, cohort), mean(
-        [world.gradient(k, x) for k, x in zip(cohort, models, strict=True)],
-        cohort,
+        [world.gradient(k, x) for k, x in zip(cohort, models, strict=True)], cohort
     )
 
 
@@ -102,27 +88,18 @@ def test_accelerated_sdane():
 
 
 def similar_quadratics(spread=0.05):
-    """Bowls whose curvatures differ little, of different centres, and the
-    minimiser of their mean.
-    """
+    """Bowls whose curvatures differ little, of different centres, and the minimiser of their
+    mean."""
     a, b = random_quadratic(clients=5, dim=4, low=0.1, high=4.0)
     a = a[:1] + spread * (a - a[:1])
-    return quadratic(a, b), np.linalg.solve(
-        a.mean(0), np.einsum("kij,kj->i", a, b) / 5
-    )
+    return quadratic(a, b), np.linalg.solve(a.mean(0), np.einsum("kij,kj->i", a, b) / 5)
 
 
 @pytest.mark.slow
 def test_sdane_reaches_the_optimum_with_everybody_and_exact_solves():
     task, optimum = similar_quadratics()
-    options = {
-        "solver": fedax.Exact(),
-        "schedule": fedax.Schedule(batch_size="full"),
-    }
-    for method, rounds in (
-        (fedax.SDANE(lam=0.5), 250),
-        (fedax.AccSDANE(lam=0.5), 120),
-    ):
+    options = {"solver": fedax.Exact(), "schedule": fedax.Schedule(batch_size="full")}
+    for method, rounds in ((fedax.SDANE(lam=0.5), 250), (fedax.AccSDANE(lam=0.5), 120)):
         found = np.asarray(run(method, task, rounds=rounds, **options).params)
         np.testing.assert_allclose(found, optimum, atol=1e-5)
 
@@ -147,40 +124,28 @@ def test_fedred():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("coins", "decay"), [(True, 1.0), (False, 1.0), (False, 0.5)]
-)
+@pytest.mark.parametrize(("coins", "decay"), [(True, 1.0), (False, 1.0), (False, 0.5)])
 def test_proxskip(coins, decay):
-    """Alg. over iterations and coins: h is updated when they say so; a round
-    ends there. Without coins every 3 steps. Where step sizes decay, h has
-    that of the steps of its round.
-    """
+    """Alg. over iterations and coins: h is updated when they say so; a round ends there. Without
+    coins every 3 steps. Where step sizes decay, h has that of the steps of its round."""
     world = World()
     p = 0.25 if coins else 1 / 3
     rounds = 4
     root = jax.random.fold_in(jax.random.key(SEED), 1)
     luck = [
-        1
-        - float(jax.random.uniform(stream(root, "work", t), (), jnp.float32))
+        1 - float(jax.random.uniform(stream(root, "work", t), (), jnp.float32))
         for t in range(rounds)
     ]
-    counts = [
-        1 + int(np.log(u) / np.log(1 - p)) if coins else 3 for u in luck
-    ]
+    counts = [1 + int(np.log(u) / np.log(1 - p)) if coins else 3 for u in luck]
     points = np.tile(world.start, (5, 1))
     h = np.zeros((5, 4))
     for t, count in enumerate(counts):
         rate = LR * decay**t
         for step in range(count):
             before = np.array(
-                [
-                    x - rate * (world.gradient(k, x) - h[k])
-                    for k, x in enumerate(points)
-                ]
+                [x - rate * (world.gradient(k, x) - h[k]) for k, x in enumerate(points)]
             )
-            points = (
-                np.tile(P @ before, (5, 1)) if step == count - 1 else before
-            )
+            points = np.tile(P @ before, (5, 1)) if step == count - 1 else before
             h = h + p / rate * (points - before)
     np.testing.assert_allclose(P @ h, 0, atol=1e-12)
     amount = {"sync_probability": p} if coins else {"steps": 3}
@@ -207,15 +172,9 @@ def test_fedexprox_with_exact_proximal_points():
             for a, b in zip(curvatures, centres, strict=True)
         ]
         w = w + alpha * (np.mean(points, axis=0) - w)
-    options = {
-        "solver": fedax.Exact(),
-        "schedule": fedax.Schedule(batch_size="full"),
-        "rounds": 3,
-    }
+    options = {"solver": fedax.Exact(), "schedule": fedax.Schedule(batch_size="full"), "rounds": 3}
     found = run(
-        fedax.FedExProx(gamma=gamma, alpha=alpha),
-        quadratic(curvatures, centres),
-        **options,
+        fedax.FedExProx(gamma=gamma, alpha=alpha), quadratic(curvatures, centres), **options
     )
     np.testing.assert_allclose(found.params, w, atol=1e-8)
 
@@ -236,20 +195,14 @@ def test_fedsam(momentum):
                 x = x - LR * speed
             models.append(x)
         w = mean(models, cohort)
-    agree(
-        run(fedax.FedSAM(rho=rho), solver=fedax.SGD(LR, momentum=momentum)), w
-    )
-    wrapped = run(
-        fedax.FedAvg(), solver=fedax.SGD(LR, momentum=momentum, sharpness=rho)
-    )
+    agree(run(fedax.FedSAM(rho=rho), solver=fedax.SGD(LR, momentum=momentum)), w)
+    wrapped = run(fedax.FedAvg(), solver=fedax.SGD(LR, momentum=momentum, sharpness=rho))
     agree(wrapped, w)
 
 
 @pytest.mark.parametrize("equal", [False, slow(True)])
 def test_fedspeed(equal):
-    """As released: the mean of the local models plus the mean of everybody's
-    corrections.
-    """
+    """As released: the mean of the local models plus the mean of everybody's corrections."""
     world = World()
     lam = 0.5
     rho = 0.2
@@ -261,15 +214,11 @@ def test_fedspeed(equal):
         for k in cohort:
             x = w
             for rows in minibatches(k):
-                x = x - LR * (
-                    sharp(world, k, x, rows, rho) + lam * x + lam * (h[k] - w)
-                )
+                x = x - LR * (sharp(world, k, x, rows, rho) + lam * x + lam * (h[k] - w))
             h[k] = h[k] + x - w
             models.append(x)
         w = np.average(models, axis=0, weights=p[cohort]) + p @ h
-    schedule = fedax.Schedule.of(
-        SCHEDULE.options | {"weights": "equal" if equal else "size"}
-    )
+    schedule = fedax.Schedule.of(SCHEDULE.options | {"weights": "equal" if equal else "size"})
     agree(run(fedax.FedSpeed(lam=lam, rho=rho), schedule=schedule), w)
 
 
@@ -285,9 +234,7 @@ def test_fedcm():
         for k in cohort:
             x = w
             for rows in minibatches(k):
-                x = x - LR * (
-                    alpha * world.gradient(k, x, rows) + (1 - alpha) * m
-                )
+                x = x - LR * (alpha * world.gradient(k, x, rows) + (1 - alpha) * m)
             changes.append(x - w)
             directions.append((w - x) / (LR * len(minibatches(k))))
         w = w + lr * mean(changes, cohort)
@@ -297,10 +244,8 @@ def test_fedcm():
 
 @pytest.mark.slow
 def test_fedcm_is_fedavg_m():
-    """Cheng et al.'s FedAvg-M by its own recursion, whose server steps by
-    gamma along the mean direction g: with K steps everywhere, FedCM with
-    alpha = beta and lr = gamma / (K eta).
-    """
+    """Cheng et al.'s FedAvg-M by its own recursion, whose server steps by gamma along the mean
+    direction g: with K steps everywhere, FedCM with alpha = beta and lr = gamma / (K eta)."""
     task = regression(sizes=(8,) * 5)
     beta = 0.3
     gamma = 0.07
@@ -321,22 +266,13 @@ def test_fedcm_is_fedavg_m():
             total += (w - v) / (LR * steps * 5)
         g = total
         w = w - gamma * g
-    agree(
-        run(
-            fedax.FedCM(alpha=beta, lr=gamma / (steps * LR)),
-            task,
-            schedule=schedule,
-        ),
-        w,
-    )
+    agree(run(fedax.FedCM(alpha=beta, lr=gamma / (steps * LR)), task, schedule=schedule), w)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.3, 1.0])
 def test_scaffold_with_momentum(beta):
-    """Control variates are means of the gradients along the local steps; 1 is
-    SCAFFOLD.
-    """
+    """Control variates are means of the gradients along the local steps; 1 is SCAFFOLD."""
     world = World()
     lr = 0.8
     w = world.start
@@ -352,9 +288,7 @@ def test_scaffold_with_momentum(beta):
             slopes = []
             for rows in minibatches(k):
                 slopes.append(world.gradient(k, x, rows))
-                x = x - LR * (
-                    beta * (slopes[-1] - own[k] + c) + (1 - beta) * g
-                )
+                x = x - LR * (beta * (slopes[-1] - own[k] + c) + (1 - beta) * g)
             changes.append(x - w)
             directions.append((w - x) / (LR * len(slopes)))
             new = np.mean(slopes, axis=0)
@@ -367,9 +301,7 @@ def test_scaffold_with_momentum(beta):
     agree(history, w)
     np.testing.assert_allclose(history.state.g, g, rtol=0, atol=1e-11)
     np.testing.assert_allclose(history.state.c, P @ own, rtol=0, atol=1e-11)
-    np.testing.assert_allclose(
-        history.state.clients.all(), own, rtol=0, atol=1e-11
-    )
+    np.testing.assert_allclose(history.state.clients.all(), own, rtol=0, atol=1e-11)
     if beta == 1:
         agree(run(fedax.SCAFFOLD(lr=lr)), w)
 
@@ -385,9 +317,7 @@ def test_fedlin(rates):
             x = w
             rate = LR / len(minibatches(k)) if rates == "by_steps" else LR
             for rows in minibatches(k):
-                x = x - rate * (
-                    world.gradient(k, x, rows) - gradients[k] + P @ gradients
-                )
+                x = x - rate * (world.gradient(k, x, rows) - gradients[k] + P @ gradients)
             models.append(x)
         w = P @ models
     agree(run(fedax.FedLin(rates=rates)), w)
@@ -395,9 +325,8 @@ def test_fedlin(rates):
 
 @pytest.mark.parametrize("corrected", [slow(False), True])
 def test_mime(corrected):
-    """FedJAX's two files with Optax's momentum: the state that local steps
-    see does not change within a round.
-    """
+    """FedJAX's two files with Optax's momentum: the state that local steps see does not change
+    within a round."""
     world = World()
     beta = 0.6
     lr = 0.7
@@ -410,11 +339,7 @@ def test_mime(corrected):
             x = w
             for rows in minibatches(k):
                 slope = world.gradient(k, x, rows)
-                slope = (
-                    slope - world.gradient(k, w, rows) + g
-                    if corrected
-                    else slope
-                )
+                slope = slope - world.gradient(k, w, rows) + g if corrected else slope
                 x = x - LR * (slope + beta * m)
             models.append(x)
         w = w - lr * mean([w - x for x in models], cohort)
@@ -424,15 +349,11 @@ def test_mime(corrected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", ["AccSDANE", "FedSpeed", "SCAFFOLDM", "Mime"]
-)
+@pytest.mark.parametrize("kind", ["AccSDANE", "FedSpeed", "SCAFFOLDM", "Mime"])
 def test_the_same_in_32_bits(kind):
     """As users run it: close to the run in 64 bits."""
     exact = vector(run(getattr(fedax, kind)()))
     with jax.enable_x64(False):
-        low = vector(
-            run(getattr(fedax, kind)(), regression(dtype=np.float32))
-        )
+        low = vector(run(getattr(fedax, kind)(), regression(dtype=np.float32)))
     assert low.dtype == np.float32
     np.testing.assert_allclose(low, exact, rtol=2e-4, atol=2e-5)

@@ -1,6 +1,5 @@
-"""Methods against straight NumPy transcriptions of their pseudocode, written
-without the library's code.
-"""
+"""Methods against straight NumPy transcriptions of their pseudocode, written without the library's
+code."""
 
 import numpy as np
 import pytest
@@ -14,12 +13,7 @@ def run(algorithm, momentum=0.0):
     solver = fedax.SGD(LR, momentum=momentum)
     return vector(
         fedax.run(
-            algorithm,
-            regression(),
-            solver=solver,
-            schedule=SCHEDULE,
-            rounds=ROUNDS,
-            seed=SEED,
+            algorithm, regression(), solver=solver, schedule=SCHEDULE, rounds=ROUNDS, seed=SEED
         )
     )
 
@@ -36,19 +30,13 @@ def test_scaffold(option):
         changes = []
         for k in cohort:
             y, steps = world.sgd(k, x, lambda _, k=k, c=c: c - own[k])
-            new = (
-                world.gradient(k, x)
-                if option == "I"
-                else own[k] - c + (x - y) / (steps * LR)
-            )
+            new = world.gradient(k, x) if option == "I" else own[k] - c + (x - y) / (steps * LR)
             moves.append(y - x)
             changes.append(new - own[k])
             own[k] = new
         x = x + lr * np.average(moves, axis=0, weights=P[cohort])
         c = c + P[cohort] @ np.array(changes)
-    np.testing.assert_allclose(
-        run(fedax.SCAFFOLD(lr=lr, option=option)), x, rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(run(fedax.SCAFFOLD(lr=lr, option=option)), x, rtol=0, atol=1e-12)
 
 
 def test_feddyn():
@@ -60,16 +48,12 @@ def test_feddyn():
     for cohort in world.cohorts():
         models = []
         for k in cohort:
-            mine, _ = world.sgd(
-                k, w, lambda v, k=k, w=w: -own[k] + alpha * (v - w)
-            )
+            mine, _ = world.sgd(k, w, lambda v, k=k, w=w: -own[k] + alpha * (v - w))
             own[k] = own[k] - alpha * (mine - w)
             models.append(mine)
         h = h - alpha * P[cohort] @ (np.array(models) - w)
         w = np.average(models, axis=0, weights=P[cohort]) - h / alpha
-    np.testing.assert_allclose(
-        run(fedax.FedDyn(alpha=alpha)), w, rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(run(fedax.FedDyn(alpha=alpha)), w, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -88,15 +72,11 @@ def test_qfedavg(q, form):
             length = g @ g if form == "as_written" else LR**2 * (g @ g)
             bottom += P[k] * (q * f ** (q - 1) * length + f**q / LR)
         w = w - top / bottom
-    np.testing.assert_allclose(
-        run(fedax.QFedAvg(q=q, form=form)), w, rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(run(fedax.QFedAvg(q=q, form=form)), w, rtol=0, atol=1e-12)
 
 
 def test_fednova():
-    """The weights of the gradients are added up step by step here, not by
-    their closed form.
-    """
+    """The weights of the gradients are added up step by step here, not by their closed form."""
     world = World()
     momentum = 0.6
     w = world.start
@@ -114,9 +94,7 @@ def test_fednova():
             sums.append(total)
         effective = np.average(sums, weights=P[cohort])
         w = w - effective * np.average(directions, axis=0, weights=P[cohort])
-    np.testing.assert_allclose(
-        run(fedax.FedNova(), momentum), w, rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(run(fedax.FedNova(), momentum), w, rtol=0, atol=1e-12)
 
 
 def test_spread_of_client_losses_falls_as_q_grows():
@@ -127,10 +105,6 @@ def test_spread_of_client_losses_falls_as_q_grows():
             "schedule": fedax.Schedule(steps=5, batch_size="full"),
             "rounds": 400,
         }
-        w = vector(
-            fedax.run(
-                fedax.QFedAvg(q=q), regression(), observe_every=400, **options
-            )
-        )
+        w = vector(fedax.run(fedax.QFedAvg(q=q), regression(), observe_every=400, **options))
         spreads.append(np.std([World().loss(k, w) for k in range(5)]))
     assert spreads[0] > spreads[1]

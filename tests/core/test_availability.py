@@ -14,9 +14,7 @@ DRAWS = 3000
 
 
 def table(rule, rounds, clients):
-    return np.array(
-        [rule.available(jax.random.key(0), t, clients) for t in range(rounds)]
-    )
+    return np.array([rule.available(jax.random.key(0), t, clients) for t in range(rounds)])
 
 
 @pytest.mark.parametrize("repeat", [False, True])
@@ -44,8 +42,7 @@ def test_a_day_is_a_share_of_the_rounds_of_every_client():
     assert alike.tolist() == [[True] * 5] * 2 + [[False] * 5] * 6
     half = table(Daily(0.25, period=8, spread=0.5), 8, 200)
     days = {tuple(np.flatnonzero(column)) for column in half.T}
-    # two rounds from hour 0 on, for clients whose hour in round 0 is 0, 1, 2
-    # or 3
+    # two rounds from hour 0 on, for clients whose hour in round 0 is 0, 1, 2 or 3
     assert days == {(0, 1), (0, 7), (6, 7), (5, 6)}
 
 
@@ -55,36 +52,17 @@ OFFSETS = np.concatenate([[0], np.cumsum(SIZES)])
 
 def drawn(schedule, there, weights=None):
     offsets = jnp.asarray(OFFSETS, jnp.int32)
-    draw = jax.jit(
-        jax.vmap(
-            lambda key: schedule.draw(
-                key, offsets, weights, jnp.asarray(there)
-            )
-        )
-    )
+    draw = jax.jit(jax.vmap(lambda key: schedule.draw(key, offsets, weights, jnp.asarray(there))))
     ids, counts = draw(jax.random.split(jax.random.key(5), DRAWS))
-    return [
-        row[:n].tolist()
-        for row, n in zip(np.asarray(ids), np.asarray(counts), strict=True)
-    ]
+    return [row[:n].tolist() for row, n in zip(np.asarray(ids), np.asarray(counts), strict=True)]
 
 
 def shares(rows):
-    return (
-        np.bincount(
-            np.concatenate([np.asarray(row, int) for row in rows]),
-            minlength=6,
-        )
-        / DRAWS
-    )
+    return np.bincount(np.concatenate([np.asarray(row, int) for row in rows]), minlength=6) / DRAWS
 
 
-@pytest.mark.parametrize(
-    "sampling", ["uniform", "proportional_without_replacement", "weights"]
-)
-@pytest.mark.parametrize(
-    "there", [[0, 1, 0, 1, 1, 0], [0, 0, 0, 0, 1, 0], [0] * 6]
-)
+@pytest.mark.parametrize("sampling", ["uniform", "proportional_without_replacement", "weights"])
+@pytest.mark.parametrize("there", [[0, 1, 0, 1, 1, 0], [0, 0, 0, 0, 1, 0], [0] * 6])
 def test_cohorts_are_drawn_among_those_who_are_there(sampling, there):
     there = np.array(there, bool)
     weights = None
@@ -93,9 +71,7 @@ def test_cohorts_are_drawn_among_those_who_are_there(sampling, there):
         sampling = "uniform"
         weights = jnp.asarray([9.0, 0, 9, 1, 3, 9])
     rows = drawn(fedax.Schedule(cohort=2, sampling=sampling), there, weights)
-    assert all(
-        len(row) == len(set(row)) == min(2, there.sum()) for row in rows
-    )
+    assert all(len(row) == len(set(row)) == min(2, there.sum()) for row in rows)
     assert not shares(rows)[~there].any()
     if there.sum() < 3:
         return
@@ -105,13 +81,9 @@ def test_cohorts_are_drawn_among_those_who_are_there(sampling, there):
     p = there * (SIZES if sampling != "uniform" else np.ones(6))
     p = p / p.sum()
     expected = [
-        p[k]
-        + sum(p[j] * p[k] / (1 - p[j]) for j in np.flatnonzero(p) if j != k)
-        for k in range(6)
+        p[k] + sum(p[j] * p[k] / (1 - p[j]) for j in np.flatnonzero(p) if j != k) for k in range(6)
     ]
-    np.testing.assert_allclose(
-        shares(rows), expected, atol=5 * np.sqrt(0.25 / DRAWS)
-    )
+    np.testing.assert_allclose(shares(rows), expected, atol=5 * np.sqrt(0.25 / DRAWS))
 
 
 def test_draws_with_replacement_and_lots_see_only_those_who_are_there():
@@ -119,23 +91,13 @@ def test_draws_with_replacement_and_lots_see_only_those_who_are_there():
     rows = drawn(fedax.Schedule(cohort=4, sampling="proportional"), there)
     assert {len(row) for row in rows} == {4}
     np.testing.assert_allclose(
-        shares(rows),
-        4 * there * SIZES / SIZES[there].sum(),
-        atol=5 * np.sqrt(4 * 0.25 / DRAWS),
+        shares(rows), 4 * there * SIZES / SIZES[there].sum(), atol=5 * np.sqrt(4 * 0.25 / DRAWS)
     )
     assert set(
-        map(
-            len,
-            drawn(
-                fedax.Schedule(cohort=4, sampling="proportional"),
-                np.zeros(6, bool),
-            ),
-        )
+        map(len, drawn(fedax.Schedule(cohort=4, sampling="proportional"), np.zeros(6, bool)))
     ) == {0}
     rows = drawn(fedax.Schedule(cohort=3, sampling="poisson"), there)
-    np.testing.assert_allclose(
-        shares(rows), there * 0.5, atol=5 * np.sqrt(0.25 / DRAWS)
-    )
+    np.testing.assert_allclose(shares(rows), there * 0.5, atol=5 * np.sqrt(0.25 / DRAWS))
 
 
 TRACE = Trace([1, 0, 2, 3, 1], [0, 2, 2, 2, 3], [1, 4, 3, 3, 4])
@@ -144,46 +106,26 @@ TRACE = Trace([1, 0, 2, 3, 1], [0, 2, 2, 2, 3], [1, 4, 3, 3, 4])
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", ["size", "equal"])
 @pytest.mark.parametrize(
-    "engine",
-    [fedax.Simulation, slow(fedax.Eager)],
-    ids=lambda engine: engine.__name__,
+    "engine", [fedax.Simulation, slow(fedax.Eager)], ids=lambda engine: engine.__name__
 )
 def test_small_cohorts_are_weighted_by_those_who_came(engine, weights):
-    """Of everyone and with cohorts of 3: after a full step of rate 1 the
-    model is the weighted mean of theirs.
-    """
-    centres = [
-        np.array([1.0, 2.0]),
-        np.array([5.0]),
-        np.array([0.0, 3.0, 3.0]),
-        np.array([-4.0]),
-    ]
+    """Of everyone and with cohorts of 3: after a full step of rate 1 the model is the weighted mean
+    of theirs."""
+    centres = [np.array([1.0, 2.0]), np.array([5.0]), np.array([0.0, 3.0, 3.0]), np.array([-4.0])]
     task = fedax.Task(7.0, lambda w, x: (w - x) ** 2 / 2, centres)
     there = [[1], [], [0, 2, 3], [0, 1], []]
     expected = []
-    sizes = (
-        np.array([len(c) for c in centres])
-        if weights == "size"
-        else np.ones(4)
-    )
+    sizes = np.array([len(c) for c in centres]) if weights == "size" else np.ones(4)
     for own in there:
         new = (
-            sum(sizes[k] * centres[k].mean() for k in own)
-            / sum(sizes[k] for k in own)
+            sum(sizes[k] * centres[k].mean() for k in own) / sum(sizes[k] for k in own)
             if own
             else expected[-1]
         )
         expected.append(new)
     for cohort in (None, 3):
-        options = {
-            "cohort": cohort,
-            "steps": 1,
-            "batch_size": "full",
-            "weights": weights,
-        }
-        schedule = fedax.Schedule(
-            **options, conditions={"availability": TRACE}
-        )
+        options = {"cohort": cohort, "steps": 1, "batch_size": "full", "weights": weights}
+        schedule = fedax.Schedule(**options, conditions={"availability": TRACE})
         done = None
         for t, value in enumerate(expected, 1):
             more = {
@@ -196,35 +138,22 @@ def test_small_cohorts_are_weighted_by_those_who_came(engine, weights):
             done = fedax.run(fedax.FedAvg(), task, rounds=t, **more)
             assert done.outcome.ok
             np.testing.assert_allclose(done.params, value, rtol=1e-14)
-        assert (
-            done.logged["available"].tolist()
-            == done.logged["drawn"].tolist()
-            == [1, 0, 3, 2, 0]
-        )
+        assert done.logged["available"].tolist() == done.logged["drawn"].tolist() == [1, 0, 3, 2, 0]
         assert (done.bits.up > 0).tolist() == [bool(own) for own in there]
 
 
 @pytest.mark.slow
 def test_empty_rounds_and_draws_are_the_same_on_every_engine(tmp_path):
-    """Two phases: a round in which nobody is there changes nothing; the
-    engines agree on every other. MPI has a test of its own.
-    """
+    """Two phases: a round in which nobody is there changes nothing; the engines agree on every
+    other. MPI has a test of its own."""
     method = fedax.FedDANE(mu=0.1)
     a, b = random_quadratic(clients=4)
     schedule = fedax.Schedule(
-        cohort=2,
-        steps=2,
-        batch_size="full",
-        conditions={"availability": TRACE},
+        cohort=2, steps=2, batch_size="full", conditions={"availability": TRACE}
     )
     options = {"solver": fedax.SGD(0.05), "schedule": schedule, "observe": []}
-    one, two, four = (
-        fedax.run(method, quadratic(a, b), rounds=t, **options)
-        for t in (1, 2, 4)
-    )
-    pairs = zip(
-        jax.tree.leaves(one.state), jax.tree.leaves(two.state), strict=True
-    )
+    one, two, four = (fedax.run(method, quadratic(a, b), rounds=t, **options) for t in (1, 2, 4))
+    pairs = zip(jax.tree.leaves(one.state), jax.tree.leaves(two.state), strict=True)
     assert all(np.array_equal(x, y) for x, y in pairs)
     assert two.bits.up[1] == 0
     assert four.logged["drawn"].tolist() == [1, 0, 2, 2]
@@ -232,15 +161,8 @@ def test_empty_rounds_and_draws_are_the_same_on_every_engine(tmp_path):
     from fedax.flower import Assignment, in_process
 
     assignments = [Assignment(method, options["solver"], schedule)]
-    for engine in (
-        fedax.Eager(),
-        in_process(quadratic(a, b), tmp_path, assignments),
-    ):
-        other = fedax.run(
-            method, quadratic(a, b), rounds=4, engine=engine, **options
-        )
-        np.testing.assert_allclose(
-            vector(other), vector(four), rtol=1e-12, atol=1e-12
-        )
+    for engine in (fedax.Eager(), in_process(quadratic(a, b), tmp_path, assignments)):
+        other = fedax.run(method, quadratic(a, b), rounds=4, engine=engine, **options)
+        np.testing.assert_allclose(vector(other), vector(four), rtol=1e-12, atol=1e-12)
         for name in ("available", "drawn"):
             assert np.array_equal(other.logged[name], four.logged[name])

@@ -1,6 +1,4 @@
-"""The small parts: layouts, local problems, tasks, traffic,
-hyperparameters.
-"""
+"""The small parts: layouts, local problems, tasks, traffic, hyperparameters."""
 
 import jax
 import jax.numpy as jnp
@@ -14,27 +12,19 @@ from fedax.core.hyper import Hyper, as_arrays
 
 
 def test_the_first_block_of_a_flat_model_is_no_padding():
-    model = {
-        "kernel": np.ones((3, 3, 32), np.float32),
-        "z": np.ones(5000, np.float32),
-    }
+    model = {"kernel": np.ones((3, 3, 32), np.float32), "z": np.ones(5000, np.float32)}
     program = jax.jit(Layout.of(model).ravel).lower(model).compile()
     assert " pad(" not in program.as_text()
 
 
 def test_layout_keeps_the_order_of_leaves():
-    params = (
-        jnp.arange(6.0).reshape(2, 3),
-        {"b": jnp.array(7.0), "a": jnp.array([8.0])},
-    )
+    params = (jnp.arange(6.0).reshape(2, 3), {"b": jnp.array(7.0), "a": jnp.array([8.0])})
     layout = Layout.of(params)
     assert layout.blocks == (6, 1, 1)
     assert layout.ravel(params).tolist() == [0, 1, 2, 3, 4, 5, 8, 7]
     assert jax.tree.all(
         jax.tree.map(
-            lambda a, b: bool((a == b).all()),
-            layout.unravel(layout.ravel(params)),
-            params,
+            lambda a, b: bool((a == b).all()), layout.unravel(layout.ravel(params)), params
         )
     )
     assert hash(layout) == hash(Layout.of(params))
@@ -47,9 +37,7 @@ def test_local_gradient_is_the_gradient_of_its_value():
     problem = LocalProblem(anchor=anchor, linear=linear, prox=0.7)
     layout = Layout.of(w)
     added = problem.added_gradient(layout, jnp.zeros(4), w)
-    np.testing.assert_allclose(
-        added, jax.grad(problem.added_value)(w), rtol=1e-12
-    )
+    np.testing.assert_allclose(added, jax.grad(problem.added_value)(w), rtol=1e-12)
     np.testing.assert_allclose(added, linear + 0.7 * (w - anchor), rtol=1e-12)
 
 
@@ -63,22 +51,13 @@ def test_local_gradient_is_the_gradient_of_its_value():
             [0.0, 1.0],
         ),
         ({}, "numbers in (-infinity, infinity)", [-np.inf, np.inf]),
-        (
-            {"default": np.inf, "low": 1.0},
-            "numbers in [1, infinity]",
-            [0.999],
-        ),
-        (
-            {"default": 2, "low": 1, "high": 9},
-            "whole numbers in [1, 9]",
-            [0, 10],
-        ),
+        ({"default": np.inf, "low": 1.0}, "numbers in [1, infinity]", [0.999]),
+        ({"default": 2, "low": 1, "high": 9}, "whole numbers in [1, 9]", [0, 10]),
     ],
 )
 def test_ranges_of_hyperparameters(limits, allowed, outside):
-    """Their text and the values next to them, all of which are refused;
-    without bounds real numbers are finite.
-    """
+    """Their text and the values next to them, all of which are refused; without bounds real numbers
+    are finite."""
     limits = Hyper("x", **{"default": 0.5} | limits)
     assert limits.allowed == allowed
     none, word, nan, *found = limits.outside()
@@ -89,33 +68,18 @@ def test_ranges_of_hyperparameters(limits, allowed, outside):
 
 
 def test_real_numbers_become_arrays_and_nothing_else_does():
-    tree = {
-        "real": 0.5,
-        "array": np.ones(2),
-        "jax": jnp.ones(2),
-        "whole": 3,
-        "word": "a",
-    }
+    tree = {"real": 0.5, "array": np.ones(2), "jax": jnp.ones(2), "whole": 3, "word": "a"}
     found = as_arrays(tree, np.float32)
     for name in ("real", "array", "jax"):
         assert isinstance(found[name], jax.Array)
         assert found[name].dtype == np.float32
         np.testing.assert_array_equal(found[name], tree[name])
-    assert (found["whole"], type(found["whole"]), found["word"]) == (
-        3,
-        int,
-        "a",
-    )
+    assert (found["whole"], type(found["whole"]), found["word"]) == (3, int, "a")
 
 
 def test_bits_of_arrays():
     assert (
-        bits_of(
-            {
-                "a": jnp.zeros((2, 3), jnp.float32),
-                "b": jnp.zeros((), jnp.float64),
-            }
-        )
+        bits_of({"a": jnp.zeros((2, 3), jnp.float32), "b": jnp.zeros((), jnp.float64)})
         == 6 * 32 + 64
     )
 
@@ -148,24 +112,19 @@ def test_a_score_never_gets_a_key():
             raise ValueError("a key in evaluation")
         return w - x
 
-    task = fedax.Task(
-        0.0, lambda w, x: (w - x) ** 2, [[1.0, 2.0]], scores={"off": score}
-    )
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[1.0, 2.0]], scores={"off": score})
     assert list(task.scores) == ["off"]
 
 
 @pytest.mark.slow
 def test_loss_with_a_key_gets_one_in_training_only():
-    """Noise in training, none in evaluation; another seed is other noise, the
-    same seed the same.
-    """
+    """Noise in training, none in evaluation; another seed is other noise, the same seed the
+    same."""
     seen = []
 
     def loss(w, x, key):
         seen.append(key is None)
-        return (
-            w - x - (0.0 if key is None else jax.random.normal(key))
-        ) ** 2 / 2
+        return (w - x - (0.0 if key is None else jax.random.normal(key))) ** 2 / 2
 
     task = fedax.Task(0.0, loss, [[1.0, 2.0], [3.0]])
     options = {
@@ -186,36 +145,23 @@ def test_loss_with_a_key_gets_one_in_training_only():
 def test_feddane_as_released_needs_two_parameter_arrays():
     task = fedax.Task(np.zeros(3), lambda w, x: (w.sum() - x) ** 2, [[1.0]])
     with pytest.raises(
-        InvalidInput,
-        match="models of two parameter arrays, the second of two entries or more",
+        InvalidInput, match="models of two parameter arrays, the second of two entries or more"
     ):
         fedax.run(fedax.FedDANE(correction="as_released"), task, rounds=1)
 
 
 @pytest.mark.slow
 def test_exact_solver_reaches_stationarity():
-    """Ridge logistic regression: the local gradient at the solution is
-    zero.
-    """
+    """Ridge logistic regression: the local gradient at the solution is zero."""
 
     def loss(w, data):
         return jnp.logaddexp(0.0, -data["y"] * (data["x"] @ w))
 
     rng = np.random.default_rng(0)
-    client = {
-        "x": rng.normal(size=(30, 4)),
-        "y": np.sign(rng.normal(size=30)),
-    }
+    client = {"x": rng.normal(size=(30, 4)), "y": np.sign(rng.normal(size=30))}
     task = fedax.Task(np.zeros(4), loss, [client], l2=0.1)
-    w = jnp.asarray(
-        fedax.run(
-            fedax.FedAvg(), task, solver=fedax.Exact(1e-12), rounds=1
-        ).params
-    )
+    w = jnp.asarray(fedax.run(fedax.FedAvg(), task, solver=fedax.Exact(1e-12), rounds=1).params)
     gradient = jax.grad(
-        lambda w: (
-            loss(w, {k: jnp.asarray(v) for k, v in client.items()}).mean()
-            + 0.05 * w @ w
-        )
+        lambda w: loss(w, {k: jnp.asarray(v) for k, v in client.items()}).mean() + 0.05 * w @ w
     )(w)
     assert np.abs(gradient).max() < 1e-8

@@ -1,6 +1,5 @@
-"""The solver that stops at a given inexactness, against the exact minimisers
-of quadratics and a loop in NumPy.
-"""
+"""The solver that stops at a given inexactness, against the exact minimisers of quadratics and a
+loop in NumPy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,11 +32,7 @@ class Solutions(Algorithm):
         return state
 
     def solve(self, client, w, linear):
-        return Upload(
-            client.minimize(
-                LocalProblem(anchor=w, linear=linear, prox=self.mu), start=w
-            )
-        )
+        return Upload(client.minimize(LocalProblem(anchor=w, linear=linear, prox=self.mu), start=w))
 
 
 class Start:
@@ -45,15 +40,7 @@ class Start:
         return jnp.asarray(START)
 
 
-def solved(
-    gamma,
-    mu,
-    engine=None,
-    concavity=0.0,
-    curvatures=None,
-    centres=None,
-    **options,
-):
+def solved(gamma, mu, engine=None, concavity=0.0, curvatures=None, centres=None, **options):
     task = quadratic(curvatures, centres)
     task = fedax.core.Task(Start(), task.loss, task.data)
     solver = fedax.Inexact(gamma, RATE, concavity, **options)
@@ -77,9 +64,7 @@ def by_hand(a, b, gamma, mu, concavity=0.0, most=1000):
         w = points[-1]
         residual = np.linalg.norm(matrix @ w - right)
         moved = np.linalg.norm(w - START)
-        if residual <= feddane.enough(
-            inexactness=gamma, moved=moved, curvature=mu - concavity
-        ):
+        if residual <= feddane.enough(inexactness=gamma, moved=moved, curvature=mu - concavity):
             break
         points.append(w - RATE * (matrix @ w - right))
     return np.array(points), np.linalg.solve(matrix, right)
@@ -88,9 +73,7 @@ def by_hand(a, b, gamma, mu, concavity=0.0, most=1000):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("gamma", [0.3, 0.01])
-def test_it_stops_where_the_rule_first_holds_and_is_as_exact_as_asked(
-    engine, gamma
-):
+def test_it_stops_where_the_rule_first_holds_and_is_as_exact_as_asked(engine, gamma):
     a, b = random_quadratic(CLIENTS, DIM, high=3.0)
     found = solved(gamma, 0.7, ENGINES[engine](), curvatures=a, centres=b)
     lengths = set()
@@ -98,17 +81,11 @@ def test_it_stops_where_the_rule_first_holds_and_is_as_exact_as_asked(
         points, exact = by_hand(a[k], b[k], gamma, 0.7)
         np.testing.assert_allclose(found[k], points[-1], rtol=1e-10)
         assert feddane.inexactness(found[k], exact, START) <= gamma
-        residual = np.linalg.norm(
-            (a[k] + 0.7 * np.eye(DIM)) @ (points[-2] - exact)
-        )
+        residual = np.linalg.norm((a[k] + 0.7 * np.eye(DIM)) @ (points[-2] - exact))
         moved = np.linalg.norm(points[-2] - START)
-        assert residual > feddane.enough(
-            inexactness=gamma, moved=moved, curvature=0.7
-        )
+        assert residual > feddane.enough(inexactness=gamma, moved=moved, curvature=0.7)
         lengths.add(len(points))
-    assert (
-        len(lengths) > 1
-    )  # the clients of a chunk need different numbers of steps
+    assert len(lengths) > 1  # the clients of a chunk need different numbers of steps
 
 
 def test_concave_losses_ask_for_more():
@@ -125,6 +102,4 @@ def test_concave_losses_ask_for_more():
 def test_it_ends_after_the_most_steps():
     a, b = random_quadratic(CLIENTS, DIM)
     found = solved(1e-9, 0.7, max_steps=4, curvatures=a, centres=b)
-    np.testing.assert_allclose(
-        found[0], by_hand(a[0], b[0], 0.0, 0.7, most=4)[0][-1], rtol=1e-10
-    )
+    np.testing.assert_allclose(found[0], by_hand(a[0], b[0], 0.0, 0.7, most=4)[0][-1], rtol=1e-10)

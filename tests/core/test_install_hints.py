@@ -1,6 +1,5 @@
-"""Hints on what to install name packages that can be installed, with or
-without a release of fedax.
-"""
+"""Hints on what to install name packages that can be installed, with or without a release of
+fedax."""
 
 import importlib
 import re
@@ -14,9 +13,7 @@ from fedax.errors import install_hint
 from fedax.experiments.running.trackers import check_installed
 from sources import ROOT
 
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-    "optional-dependencies"
-]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
 def call(path, *arguments):
@@ -25,16 +22,11 @@ def call(path, *arguments):
 
 
 NEEDED = {
-    "flower": (
-        ["flwr"],
-        lambda folder: call("fedax.flower.protocol.quiet.need_flower"),
-    ),
+    "flower": (["flwr"], lambda folder: call("fedax.flower.protocol.quiet.need_flower")),
     "mpi": (["mpi4py", "mpi4py.MPI"], lambda folder: fedax.MPI()),
     "privacy": (
         ["dp_accounting"],
-        lambda folder: call(
-            "fedax.communication.accounting._import_dp_accounting"
-        ),
+        lambda folder: call("fedax.communication.accounting._import_dp_accounting"),
     ),
     "tensorboard": (
         ["tensorboardX"],
@@ -48,17 +40,13 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("extra", NEEDED)
-def test_a_missing_package_is_named_with_a_command_that_installs_it(
-    extra, monkeypatch, tmp_path
-):
+def test_a_missing_package_is_named_with_a_command_that_installs_it(extra, monkeypatch, tmp_path):
     hidden, use = NEEDED[extra]
     for name in hidden:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(fedax.FedaxError) as found:
         use(tmp_path)
-    command = re.search(
-        r"(\S+ -m pip|uv pip) install [^.]*(\"[^\"]+\" ?)+", str(found.value)
-    )[0]
+    command = re.search(r"(\S+ -m pip|uv pip) install [^.]*(\"[^\"]+\" ?)+", str(found.value))[0]
     assert re.findall(r'"([^"]+)"', command) == EXTRAS[extra]
     assert sys.executable in command
 
@@ -73,13 +61,9 @@ def test_deploy_without_flower_says_what_to_install(monkeypatch, tmp_path):
     from commands import call
 
     monkeypatch.setitem(sys.modules, "flwr", None)
-    for name in [
-        name for name in sys.modules if name.startswith("fedax.flower.deploy")
-    ]:
+    for name in [name for name in sys.modules if name.startswith("fedax.flower.deploy")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    shown = call(
-        "deploy", "init", "examples/digits.toml", "--out", str(tmp_path / "d")
-    )
+    shown = call("deploy", "init", "examples/digits.toml", "--out", str(tmp_path / "d"))
     assert shown.exit_code == 2
     assert 'pip install "flwr==1.42' in " ".join(shown.output.split())

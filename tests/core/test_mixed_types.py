@@ -1,6 +1,4 @@
-"""Models with leaves of several float types, or whose loss computes in half
-precision.
-"""
+"""Models with leaves of several float types, or whose loss computes in half precision."""
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +13,7 @@ CLIENTS = {"anna": [1.0, 2.0, 5.0], "berta": [3.0, 4.0]}
 
 
 def slope(p, x):
-    """The sum of all numbers of the model, whatever the example: every step
-    is the same.
-    """
+    """The sum of all numbers of the model, whatever the example: every step is the same."""
     total = sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(p))
     return total + jnp.zeros(len(x), jnp.float32)
 
@@ -45,14 +41,10 @@ def test_leaves_of_several_types_are_trained_in_the_widest():
 
 def test_a_loss_may_compute_in_half_precision():
     def loss(p, x):
-        return slope(
-            jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), p), x
-        )
+        return slope(jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), p), x)
 
     found = run(loss, w=jnp.float32)
-    np.testing.assert_allclose(
-        found.params["w"], 1 - 2 * STEPS * RATE, rtol=1e-6
-    )
+    np.testing.assert_allclose(found.params["w"], 1 - 2 * STEPS * RATE, rtol=1e-6)
     assert found.bits.up[0] == found.bits.down[0] == 2 * 2 * 32
     half = run(loss, w=jnp.bfloat16)
     np.testing.assert_array_equal(half.params["w"].astype(np.float32), 1)
@@ -61,8 +53,5 @@ def test_a_loss_may_compute_in_half_precision():
 
 def test_frozen_leaves_keep_their_type():
     found = run(slope, frozen="a", a=jnp.bfloat16, b=jnp.float32)
-    assert [leaf.dtype for leaf in jax.tree.leaves(found.params)] == [
-        jnp.bfloat16,
-        jnp.float32,
-    ]
+    assert [leaf.dtype for leaf in jax.tree.leaves(found.params)] == [jnp.bfloat16, jnp.float32]
     assert found.bits.up[0] == 2 * 2 * 32

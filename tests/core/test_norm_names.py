@@ -12,19 +12,12 @@ NAMES = (
     *("downsample.1.bias", "downsample.1.weight"),
 )
 RNG = np.random.default_rng(0)
-CLIENTS = {
-    k: RNG.normal(size=(n, 2)).astype(np.float32)
-    for k, n in (("b", 3), ("a", 5))
-}
+CLIENTS = {k: RNG.normal(size=(n, 2)).astype(np.float32) for k, n in (("b", 3), ("a", 5))}
 
 
 def loss(p, x, *, state, training):
     total = sum(p[name].sum() for name in NAMES).astype(x.dtype)
-    return (
-        ((x.sum(1) - total) ** 2, state)
-        if training
-        else (x.sum(1) - total) ** 2
-    )
+    return ((x.sum(1) - total) ** 2, state) if training else (x.sum(1) - total) ** 2
 
 
 def run(norms, stored=("bn1.running_mean", "downsample.1.running_mean")):
@@ -60,19 +53,9 @@ def test_norms_of_other_names_are_refused_with_names_():
 
 
 @pytest.mark.parametrize(
-    "layer",
-    [
-        "b.mean.value",
-        "batch_stats.n.s.mean",
-        "a/~/b/~/mean_ema.hidden",
-        "0.1.running_mean",
-    ],
+    "layer", ["b.mean.value", "batch_stats.n.s.mean", "a/~/b/~/mean_ema.hidden", "0.1.running_mean"]
 )
 def test_norms_are_told_by_their_running_means(layer):
     """Of Flax NNX, Flax Linen, Haiku, and layers without names of PyTorch."""
-    found = [
-        "BatchNorm_0.mean",
-        "batch_norm/~/mean_ema.average",
-        "bn1.running_mean",
-    ]
+    found = ["BatchNorm_0.mean", "batch_norm/~/mean_ema.average", "bn1.running_mean"]
     assert overlooked_norms([*found, "conv.weight_u", layer]) == [layer]

@@ -1,6 +1,4 @@
-"""The recipes of docs/models.md for predictions give the outputs of the task
-itself.
-"""
+"""The recipes of docs/models.md for predictions give the outputs of the task itself."""
 
 import re
 from types import SimpleNamespace
@@ -17,8 +15,7 @@ from sources import ROOT
 PAGE = (ROOT / "docs" / "models.md").read_text()
 X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 CLIENTS = {
-    name: {"x": X[:n] + 1, "y": np.zeros(n, np.float32)}
-    for name, n in (("anna", 4), ("bert", 2))
+    name: {"x": X[:n] + 1, "y": np.zeros(n, np.float32)} for name, n in (("anna", 4), ("bert", 2))
 }
 
 
@@ -64,10 +61,7 @@ def haiku():
         return hk.Linear(1)(hk.BatchNorm(True, True, 0.9)(x, is_training))
 
     model = fedax.models.haiku(net, X, train="is_training")
-    return fedax.from_model(model, squares, CLIENTS), {
-        "hk": hk,
-        "function": net,
-    }
+    return fedax.from_model(model, squares, CLIENTS), {"hk": hk, "function": net}
 
 
 def equinox():
@@ -108,9 +102,7 @@ def torch():
     nn = library.nn
 
     def net():
-        return nn.Sequential(
-            nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1)
-        )
+        return nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
 
     task = fedax.from_model(fedax.models.torch(net(), X), squares, CLIENTS)
     return task, {"module": net(), "x": library.from_numpy(X)}
@@ -128,21 +120,15 @@ ROWS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
-def test_recipes_for_predictions_are_what_the_task_predicts(
-    row, as_users_run
-):
-    (recipe,) = re.findall(
-        rf"^\| {re.escape(row)} \| (.*) \|$", PAGE, re.MULTILINE
-    )
+def test_recipes_for_predictions_are_what_the_task_predicts(row, as_users_run):
+    (recipe,) = re.findall(rf"^\| {re.escape(row)} \| (.*) \|$", PAGE, re.MULTILINE)
     *statements, expression = re.findall("`([^`]+)`", recipe)
     task, names = ROWS[row]()
     params = task.assembled(task.start(jax.random.key(1)))
 
     # statistics as after training, other than those of a new module
     def trained(leaf):
-        return (
-            leaf + 0.5 if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-        )
+        return leaf + 0.5 if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
     state = jax.tree.map(trained, task.state)
     history = SimpleNamespace(params=params, final_state=state)

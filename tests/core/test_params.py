@@ -14,20 +14,12 @@ from fedax.core import InvalidInput
 from fedax.models.storage import leaf_names, read_weights
 
 MODELS = {
-    "dict": {
-        "dense": {"kernel": np.arange(6.0).reshape(2, 3), "bias": np.zeros(3)}
-    },
+    "dict": {"dense": {"kernel": np.arange(6.0).reshape(2, 3), "bias": np.zeros(3)}},
     "tuple": ({"file": np.ones(2)}, [np.array(3.0)]),
     "lone array": np.arange(4.0),
     "dots in keys": {"a.b": np.ones(1), "a": {"b": np.zeros(2)}},
-    "half precision": {
-        "w": jnp.arange(3, dtype=jnp.bfloat16),
-        "n": np.array([1, 2], np.int32),
-    },
-    "eight bits": {
-        "w": jnp.arange(3, dtype=jnp.float8_e4m3fn),
-        "v": jnp.ones(2, jnp.float8_e5m2),
-    },
+    "half precision": {"w": jnp.arange(3, dtype=jnp.bfloat16), "n": np.array([1, 2], np.int32)},
+    "eight bits": {"w": jnp.arange(3, dtype=jnp.float8_e4m3fn), "v": jnp.ones(2, jnp.float8_e5m2)},
 }
 
 
@@ -38,18 +30,15 @@ def test_a_model_comes_back(name, tmp_path):
     fedax.save_params(model, path, about={"seed": 3})
     back = fedax.load_params(path, like=jax.tree.map(jnp.zeros_like, model))
     assert jax.tree.structure(back) == jax.tree.structure(model)
-    for one, other in zip(
-        jax.tree.leaves(model), jax.tree.leaves(back), strict=True
-    ):
+    for one, other in zip(jax.tree.leaves(model), jax.tree.leaves(back), strict=True):
         assert jnp.result_type(one) == other.dtype
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     assert sorted(fedax.load_params(path)) == sorted(leaf_names(model))
 
 
 def test_any_reader_of_safetensors_reads_it(tmp_path):
-    """The format's own library sees the arrays under the names of the tree,
-    and the facts beside them.
-    """
+    """The format's own library sees the arrays under the names of the tree, and the facts beside
+    them."""
     model = MODELS["dict"]
     fedax.save_params(model, tmp_path / "m.safetensors", about={"task": "T"})
     seen = safetensors.numpy.load_file(tmp_path / "m.safetensors")
@@ -57,9 +46,7 @@ def test_any_reader_of_safetensors_reads_it(tmp_path):
         "dense.kernel": (2, 3),
         "dense.bias": (3,),
     }
-    np.testing.assert_array_equal(
-        seen["dense.kernel"], model["dense"]["kernel"]
-    )
+    np.testing.assert_array_equal(seen["dense.kernel"], model["dense"]["kernel"])
     with safetensors.safe_open(tmp_path / "m.safetensors", "numpy") as file:
         facts = json.loads(file.metadata()["fedax"])
     assert (facts["task"], facts["fedax"]) == ("T", fedax.__version__)
@@ -72,15 +59,10 @@ def test_weights_of_pytorch_and_back(tmp_path):
     """A state dict in single precision, with another entry beside."""
     rng = np.random.default_rng(0)
     state = {"0.weight": (3, 2), "0.bias": (3,), "steps": ()}
-    state = {
-        name: rng.normal(size=shape).astype(np.float32)
-        for name, shape in state.items()
-    }
+    state = {name: rng.normal(size=shape).astype(np.float32) for name, shape in state.items()}
     safetensors.numpy.save_file(state, tmp_path / "torch.safetensors")
     like = {"dense": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(3)}}
-    read = fedax.load_params(
-        tmp_path / "torch.safetensors", like, names=NAMES, strict=False
-    )
+    read = fedax.load_params(tmp_path / "torch.safetensors", like, names=NAMES, strict=False)
     np.testing.assert_array_equal(read["dense"]["kernel"], state["0.weight"])
     assert read["dense"]["kernel"].dtype == jnp.float64
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), read)
@@ -91,15 +73,11 @@ def test_weights_of_pytorch_and_back(tmp_path):
         np.testing.assert_array_equal(array, state[name])
 
 
-@pytest.mark.parametrize(
-    "state", [{"kernel": np.ones(2)}, {"mean": np.ones(2)}]
-)
+@pytest.mark.parametrize("state", [{"kernel": np.ones(2)}, {"mean": np.ones(2)}])
 def test_a_state_whose_names_are_those_of_leaves_comes_back(state, tmp_path):
     path = tmp_path / "m.safetensors"
     fedax.save_params(LIKE, path, state=state)
-    jax.tree.map(
-        np.testing.assert_array_equal, fedax.load_state(path, state), state
-    )
+    jax.tree.map(np.testing.assert_array_equal, fedax.load_state(path, state), state)
     (name,) = state
     assert f"state.{name}" in fedax.load_params(path) or name == "mean"
 
@@ -111,30 +89,19 @@ def dropping():
 
 
 def test_numbers_that_are_settings_of_modules_are_in_no_file(tmp_path):
-    """A rate of dropout stays a number: as an array, the module could not be
-    traced.
-    """
+    """A rate of dropout stays a number: as an array, the module could not be traced."""
     path = tmp_path / "m.safetensors"
     model = dropping()
     fedax.save_params({"net": model, "scale": 2.0}, path)
-    assert set(fedax.load_params(path)) == {
-        "net.layers.0.weight",
-        "net.layers.0.bias",
-        "scale",
-    }
+    assert set(fedax.load_params(path)) == {"net.layers.0.weight", "net.layers.0.bias", "scale"}
     read = fedax.load_params(path, like={"net": model, "scale": 0.0})
-    assert (read["net"].layers[1].p, read["net"].layers[1].inference) == (
-        0.25,
-        False,
-    )
+    assert (read["net"].layers[1].p, read["net"].layers[1].inference) == (0.25, False)
     assert float(read["scale"]) == 2.0
     # shapes alone, and a loaded module is traced
     like = eqx.filter_eval_shape(dropping)
     fedax.save_params(model, path)
     loaded = fedax.load_params(path, like=like)
-    x = eqx.filter_jit(loaded)(
-        jnp.ones(2, jnp.float32), key=jax.random.key(1)
-    )
+    x = eqx.filter_jit(loaded)(jnp.ones(2, jnp.float32), key=jax.random.key(1))
     assert x.shape == (3,)
 
 
@@ -143,42 +110,22 @@ LIKE = {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}
 
 @pytest.mark.slow
 def test_a_run_starts_from_a_model(tmp_path):
-    """The half-way step of a client with the examples 1 and 5 goes from w to
-    (w + 3) / 2.
-    """
-    task = fedax.Task(
-        {"a": 0.0}, lambda w, x: (w["a"] - x) ** 2 / 2, [[1.0, 5.0]]
-    )
-    options = {
-        "solver": fedax.SGD(0.5),
-        "schedule": fedax.Schedule(batch_size="full"),
-        "rounds": 1,
-    }
+    """The half-way step of a client with the examples 1 and 5 goes from w to (w + 3) / 2."""
+    task = fedax.Task({"a": 0.0}, lambda w, x: (w["a"] - x) ** 2 / 2, [[1.0, 5.0]])
+    options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full"), "rounds": 1}
     begun = fedax.run(fedax.FedAvg(), task, params={"a": 7.0}, **options)
     assert float(begun.params["a"]) == 5.0
     begun.save(tmp_path / "m.safetensors")
     assert read_weights(tmp_path / "m.safetensors").about["outcome"] == "ok"
-    for again in (
-        tmp_path / "m.safetensors",
-        str(tmp_path / "m.safetensors"),
-    ):
-        assert (
-            float(
-                fedax.run(
-                    fedax.FedAvg(), task, params=again, **options
-                ).params["a"]
-            )
-            == 4.0
-        )
+    for again in (tmp_path / "m.safetensors", str(tmp_path / "m.safetensors")):
+        assert float(fedax.run(fedax.FedAvg(), task, params=again, **options).params["a"]) == 4.0
     session = fedax.start(fedax.FedAvg(), task, params={"a": 7.0})
     assert float(session.params(session.init())["a"]) == 7.0
     for wrong, words in (
         ({"b": 7.0}, "name: got 'a'"),
         ({"a": np.zeros(2)}, r"a: got shape \(2,\)"),
     ):
-        with pytest.raises(
-            InvalidInput, match=r"run\(params=\.\.\.\).*" + words
-        ):
+        with pytest.raises(InvalidInput, match=r"run\(params=\.\.\.\).*" + words):
             fedax.run(fedax.FedAvg(), task, params=wrong, **options)
 
 

@@ -10,10 +10,7 @@ from fedax.core import DataError
 from fedax.data import FederatedData
 
 RNG = np.random.default_rng(0)
-CLIENTS = {
-    name: {"x": RNG.normal(size=(6, 2)), "y": np.arange(6.0) % 2}
-    for name in ("a", "b")
-}
+CLIENTS = {name: {"x": RNG.normal(size=(6, 2)), "y": np.arange(6.0) % 2} for name in ("a", "b")}
 
 
 def squares(w, e):
@@ -23,20 +20,15 @@ def squares(w, e):
 @pytest.mark.slow
 def test_a_built_in_task_predicts_probabilities():
     task = fedax.task("digits", clients=3)
-    history = fedax.run(
-        fedax.FedAvg(), task, rounds=1, keep_best="train_loss"
-    )
+    history = fedax.run(fedax.FedAvg(), task, rounds=1, keep_best="train_loss")
     x = np.asarray(task.test.arrays["x"])
     shown = history.predict(x)
     np.testing.assert_allclose(shown.sum(1), 1, rtol=1e-5)
     np.testing.assert_array_equal(
-        shown,
-        task.predict(history.params, {"x": x, "y": np.zeros(len(x), int)}),
+        shown, task.predict(history.params, {"x": x, "y": np.zeros(len(x), int)})
     )
     np.testing.assert_allclose(
-        shown,
-        task.predictions(history.params, {"x": jnp.asarray(x)}, None),
-        rtol=1e-5,
+        shown, task.predictions(history.params, {"x": jnp.asarray(x)}, None), rtol=1e-5
     )
     np.testing.assert_array_equal(
         task.predict(history.best.params, x), history.predict(x, best=True)
@@ -51,9 +43,7 @@ def test_more_examples_than_pass_at_once(monkeypatch):
     params = fedax.run(fedax.FedAvg(), task, rounds=1).params
     x = task.train.arrays["x"][:10]
     np.testing.assert_allclose(
-        task.predict(params, x),
-        task.predictions(params, {"x": jnp.asarray(x)}, None),
-        rtol=1e-5,
+        task.predict(params, x), task.predictions(params, {"x": jnp.asarray(x)}, None), rtol=1e-5
     )
 
 
@@ -67,17 +57,13 @@ def test_a_model_that_is_no_classifier_predicts_its_outputs():
     module = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
     task = fedax.from_model(
         fedax.models.nnx(lambda rngs: module),
-        lambda outputs, e: (
-            (outputs[:, 0] - e["y"].astype(outputs.dtype)) ** 2
-        ),
+        lambda outputs, e: (outputs[:, 0] - e["y"].astype(outputs.dtype)) ** 2,
         data,
     )
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
     nnx.update(module, history.params)
     np.testing.assert_allclose(
-        history.predict(CLIENTS["a"]["x"]),
-        module(CLIENTS["a"]["x"].astype(np.float32)),
-        rtol=1e-5,
+        history.predict(CLIENTS["a"]["x"]), module(CLIENTS["a"]["x"].astype(np.float32)), rtol=1e-5
     )
 
 
@@ -89,52 +75,36 @@ def test_frozen_leaves_and_own_predictions():
         return e["x"] @ (p["base"] + p["w"])
 
     task = fedax.Task(
-        start,
-        lambda p, e: (outputs(p, e) - e["y"]) ** 2,
-        CLIENTS,
-        frozen="base",
-        predictor=outputs,
+        start, lambda p, e: (outputs(p, e) - e["y"]) ** 2, CLIENTS, frozen="base", predictor=outputs
     )
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
     x = CLIENTS["a"]["x"]
     np.testing.assert_allclose(
-        history.predict(x),
-        x @ (1 + np.asarray(history.params["w"])),
-        rtol=1e-5,
+        history.predict(x), x @ (1 + np.asarray(history.params["w"])), rtol=1e-5
     )
 
 
 @pytest.mark.usefixtures("as_users_run")
 def test_numbers_are_refused_that_change_as_the_training_examples_type():
-    """Pixels from 0 to 255 beside those from 0 to 1: a scaling was
-    forgotten.
-    """
+    """Pixels from 0 to 255 beside those from 0 to 1: a scaling was forgotten."""
     task = fedax.task("digits", clients=3)
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
     x = task.test.arrays["x"][:4]
     pixels = (np.asarray(x) * 255).astype(np.uint8)
-    with pytest.raises(
-        DataError,
-        match=r"predict\(x\)\['x'\]: got numbers of type uint8; allowed",
-    ):
+    with pytest.raises(DataError, match=r"predict\(x\)\['x'\]: got numbers of type uint8; allowed"):
         history.predict(pixels)
     assert history.predict(pixels.astype(int)).shape == (4, 10)
-    with pytest.raises(
-        DataError, match=r"got numbers of type int64; allowed: .* float32"
-    ):
+    with pytest.raises(DataError, match=r"got numbers of type int64; allowed: .* float32"):
         history.predict(np.full((1, 64), 2**60 + 1))
     with pytest.raises(DataError, match="NaN or infinity in row 0"):
         history.predict(np.full((1, 64), 1e300))
     clients = [{"x": np.ones((3, 2)), "y": np.zeros(3)}]
-    with pytest.raises(
-        DataError, match=r"test\['x'\]: got numbers of type uint8"
-    ):
+    with pytest.raises(DataError, match=r"test\['x'\]: got numbers of type uint8"):
         fedax.Task(
             np.zeros(2),
             squares,
             fedax.FederatedData.from_arrays(
-                clients,
-                test=[{"x": np.ones((1, 2), np.uint8), "y": np.ones(1)}],
+                clients, test=[{"x": np.ones((1, 2), np.uint8), "y": np.ones(1)}]
             ),
         )
 
@@ -151,9 +121,7 @@ def test_numbers_are_refused_that_change_as_the_training_examples_type():
 )
 def test_tokens_of_predictions_are_those_of_the_vocabulary(model, refused):
     data = [{"x": np.array([[0, 1], [2, 4]]), "y": np.array([0, 1])}]
-    task = fedax.classification(
-        FederatedData.from_arrays(data, classes=5), model
-    )
+    task = fedax.classification(FederatedData.from_arrays(data, classes=5), model)
     params = task.start(jax.random.key(0))
     for token, words in refused.items():
         with pytest.raises(DataError, match=words):
@@ -163,9 +131,7 @@ def test_tokens_of_predictions_are_those_of_the_vocabulary(model, refused):
 
 @pytest.mark.usefixtures("as_users_run")
 @pytest.mark.parametrize("kind", [np.int8, np.int64, np.float64])
-def test_whole_numbers_of_predictions_are_checked_against_what_they_index(
-    kind,
-):
+def test_whole_numbers_of_predictions_are_checked_against_what_they_index(kind):
     def outputs(w, examples):
         return w["table"][examples["item"]] * examples["x"]
 
@@ -181,21 +147,10 @@ def test_whole_numbers_of_predictions_are_checked_against_what_they_index(
         (5, "index 5 is out of bounds"),
         (-1, "'item' from -1 .*a negative index"),
     ):
-        with pytest.raises(
-            DataError, match=rf"predict\(x\): got whole numbers .*{words}"
-        ):
+        with pytest.raises(DataError, match=rf"predict\(x\): got whole numbers .*{words}"):
             task.predict(table, rows | {"item": np.array([0, item, 2], kind)})
         if kind is not np.float64:
-            with pytest.raises(
-                DataError,
-                match=rf"Task\(loss=...\): got whole numbers .*{words}",
-            ):
-                fedax.Task(
-                    table,
-                    loss,
-                    [rows | {"item": np.array([0, item, 2], kind)}],
-                )
+            with pytest.raises(DataError, match=rf"Task\(loss=...\): got whole numbers .*{words}"):
+                fedax.Task(table, loss, [rows | {"item": np.array([0, item, 2], kind)}])
     # without examples there is nothing to look up
-    assert task.predict(
-        table, {name: values[:0] for name, values in good.items()}
-    ).shape == (0,)
+    assert task.predict(table, {name: values[:0] for name, values in good.items()}).shape == (0,)

@@ -17,9 +17,7 @@ TEXT = 'name = "a"\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedavg"\n'
 
 @pytest.fixture
 def last():
-    """A rule of one class: the clients with the highest numbers, all but
-    some.
-    """
+    """A rule of one class: the clients with the highest numbers, all but some."""
 
     @dataclasses.dataclass(frozen=True)
     class LastOnes(Sampling):
@@ -34,36 +32,21 @@ def last():
 
 
 def test_a_new_rule_is_one_class(last):
-    """It runs: a cohort of the third and fourth of five clients moves the
-    model to their mean.
-    """
+    """It runs: a cohort of the third and fourth of five clients moves the model to their mean."""
     a, b = random_quadratic(clients=5)
     a[:] = np.eye(3)
-    schedule = fedax.Schedule(
-        cohort=2, sampling=last(but=1), steps=1, batch_size="full"
-    )
+    schedule = fedax.Schedule(cohort=2, sampling=last(but=1), steps=1, batch_size="full")
     found = fedax.run(
-        fedax.FedAvg(),
-        quadratic(a, b),
-        schedule=schedule,
-        solver=fedax.SGD(1.0),
-        rounds=1,
+        fedax.FedAvg(), quadratic(a, b), schedule=schedule, solver=fedax.SGD(1.0), rounds=1
     )
-    np.testing.assert_allclose(
-        vector(found), b[2:4].mean(0), atol=1e-14, rtol=0
-    )
+    np.testing.assert_allclose(vector(found), b[2:4].mean(0), atol=1e-14, rtol=0)
 
 
 def test_experiment_files_have_it_by_name(last):
     table = Experiment.parse(
-        TEXT
-        + '[schedule]\ncohort = 2\nsampling = {name = "last_ones", but = 2}\n'
+        TEXT + '[schedule]\ncohort = 2\nsampling = {name = "last_ones", but = 2}\n'
     )
-    assert schedule_of(
-        Experiment.parse(table.toml()).schedule
-    ).sampling == last(but=2)
-    name = Experiment.parse(
-        TEXT + '[schedule]\ncohort = 2\nsampling = "poisson"\n'
-    )
+    assert schedule_of(Experiment.parse(table.toml()).schedule).sampling == last(but=2)
+    name = Experiment.parse(TEXT + '[schedule]\ncohort = 2\nsampling = "poisson"\n')
     assert name.resolved()["schedule"]["sampling"] == "poisson"
     assert schedule_of(name.schedule).sampling == Poisson()

@@ -1,6 +1,5 @@
-"""The shortest convex combination against quadratic programming, and the
-projection against bisection.
-"""
+"""The shortest convex combination against quadratic programming, and the projection against
+bisection."""
 
 import equinox as eqx
 import jax
@@ -17,16 +16,13 @@ solve = eqx.filter_jit(min_norm)
 
 def found(vectors, valid=None, **options):
     vectors = jnp.asarray(vectors)
-    valid = (
-        jnp.ones(len(vectors), bool) if valid is None else jnp.asarray(valid)
-    )
+    valid = jnp.ones(len(vectors), bool) if valid is None else jnp.asarray(valid)
     return solve(vectors @ vectors.T, valid, **options)
 
 
 def exact(vectors):
-    """The shortest combination by non-negative least squares: x >= 0 near
-    |V'x|^2 + (1'x - 1)^2 = min is a multiple of it.
-    """
+    """The shortest combination by non-negative least squares: x >= 0 near |V'x|^2 + (1'x - 1)^2 =
+    min is a multiple of it."""
     scale = max(np.linalg.norm(vectors, axis=1).min(), 1e-300)
     weights = nnls(
         np.vstack([vectors.T / scale, np.ones(len(vectors))]),
@@ -40,9 +36,8 @@ def random(seed, dim=8):
 
 
 def spread(seed, decades):
-    """Lengths over many decades; all have something in common, so that the
-    shortest combination is not zero.
-    """
+    """Lengths over many decades; all have something in common, so that the shortest combination is
+    not zero."""
     rng = np.random.default_rng(seed)
     return (rng.normal(size=(COUNT, 8)) + 2) * 10 ** rng.uniform(
         -decades / 2, decades / 2, size=(COUNT, 1)
@@ -52,12 +47,9 @@ def spread(seed, decades):
 CASES = {
     **{f"random {seed}": random(seed) for seed in range(8)},
     **{f"a common part {seed}": random(seed) + 1 for seed in range(8)},
+    **{f"rank 2, {seed}": random(seed, 2) @ np.eye(2, 8) for seed in range(4)},
     **{
-        f"rank 2, {seed}": random(seed, 2) @ np.eye(2, 8) for seed in range(4)
-    },
-    **{
-        f"rank 2 beside the origin, {seed}": np.abs(random(seed, 2))
-        @ np.eye(2, 8)
+        f"rank 2 beside the origin, {seed}": np.abs(random(seed, 2)) @ np.eye(2, 8)
         for seed in range(4)
     },
     "more vectors than dimensions": random(9, 3) + 0.7,
@@ -67,10 +59,7 @@ CASES = {
     "nearly equal": np.tile(random(0)[:1], (COUNT, 1)) + 1e-9 * random(1),
     "opposite": np.vstack([random(5)[:3], -random(5)[:3]]),
     "on a line": np.linspace(1, 2, COUNT)[:, None] * random(6)[:1],
-    **{
-        f"lengths over 4 decades, {seed}": spread(seed, 4)
-        for seed in range(4)
-    },
+    **{f"lengths over 4 decades, {seed}": spread(seed, 4) for seed in range(4)},
 }
 
 
@@ -92,9 +81,8 @@ def test_the_shortest_combination_is_that_of_a_qp_solver(case):
 
 
 def test_lengths_over_eight_decades():
-    """Then the certificate is rounding error of the longest, and still the
-    objective is within it.
-    """
+    """Then the certificate is rounding error of the longest, and still the objective is within
+    it."""
     for seed in range(4):
         vectors = spread(seed, 8)
         result = found(vectors)
@@ -110,9 +98,7 @@ def test_lengths_over_eight_decades():
 def test_orthogonal_vectors_get_weights_of_inverse_squares():
     lengths = np.array([1.0, 2, 3, 4, 5, 6])
     weights = np.asarray(found(np.diag(lengths)).weights)
-    np.testing.assert_allclose(
-        weights, lengths**-2 / (lengths**-2).sum(), rtol=0, atol=1e-10
-    )
+    np.testing.assert_allclose(weights, lengths**-2 / (lengths**-2).sum(), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("radius", [0.02, 0.1, 0.3])
@@ -121,9 +107,7 @@ def test_in_a_box_it_is_that_of_slsqp(seed, radius):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(COUNT, 8)) + 0.5
     centre = rng.dirichlet(np.ones(COUNT))
-    result = found(
-        vectors, centre=jnp.asarray(centre), radius=jnp.asarray(radius)
-    )
+    result = found(vectors, centre=jnp.asarray(centre), radius=jnp.asarray(radius))
     gram = vectors @ vectors.T
     expected = minimize(
         lambda weights: weights @ gram @ weights / 2,
@@ -142,21 +126,14 @@ def test_in_a_box_it_is_that_of_slsqp(seed, radius):
     weights = np.asarray(result.weights)
     assert np.all(np.abs(weights - centre) <= radius + 1e-12)
     assert weights.sum() == pytest.approx(1, abs=1e-12)
-    np.testing.assert_allclose(
-        weights @ vectors, expected.x @ vectors, rtol=0, atol=1e-6
-    )
-    assert weights @ gram @ weights / 2 == pytest.approx(
-        expected.fun, abs=1e-6
-    )
+    np.testing.assert_allclose(weights @ vectors, expected.x @ vectors, rtol=0, atol=1e-6)
+    assert weights @ gram @ weights / 2 == pytest.approx(expected.fun, abs=1e-6)
 
 
 def test_no_room_leaves_the_centre():
     centre = np.array([0.1, 0.3, 0.2, 0.0, 0.25, 0.15])
     np.testing.assert_array_equal(
-        found(
-            random(0), centre=jnp.asarray(centre), radius=jnp.asarray(0.0)
-        ).weights,
-        centre,
+        found(random(0), centre=jnp.asarray(centre), radius=jnp.asarray(0.0)).weights, centre
     )
 
 
@@ -180,19 +157,15 @@ def test_the_certificate_bounds_the_distance_to_the_minimum(steps):
 
 @pytest.mark.parametrize("fill", [0.0, 1.0, 1e6])
 def test_invalid_vectors_get_no_weight(fill):
-    """Whatever they hold: a zero vector would be the shortest, a copy of a
-    valid one as good as that.
-    """
+    """Whatever they hold: a zero vector would be the shortest, a copy of a valid one as good as
+    that."""
     valid = np.array([True, False, True, True, False, True])
     vectors = random(1) + 0.5
     vectors[~valid] = fill * vectors[0]
     weights = np.asarray(found(vectors, valid).weights)
     assert np.all(weights[~valid] == 0)
     np.testing.assert_allclose(
-        weights[valid] @ vectors[valid],
-        exact(vectors[valid]) @ vectors[valid],
-        rtol=0,
-        atol=1e-6,
+        weights[valid] @ vectors[valid], exact(vectors[valid]) @ vectors[valid], rtol=0, atol=1e-6
     )
 
 
@@ -211,9 +184,6 @@ def test_single_precision():
             assert int(result.steps) < 10_000  # it ends by its own tolerance
             weights = exact(vectors.astype(float))
             np.testing.assert_allclose(
-                np.asarray(result.weights) @ vectors,
-                weights @ vectors,
-                rtol=0,
-                atol=2e-3,
+                np.asarray(result.weights) @ vectors, weights @ vectors, rtol=0, atol=2e-3
             )
             assert float(result.gap) < 1e-4

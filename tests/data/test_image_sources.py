@@ -1,6 +1,4 @@
-"""Digits and MNIST: what the arrays hold, and what happens without a usable
-file.
-"""
+"""Digits and MNIST: what the arrays hold, and what happens without a usable file."""
 
 from pathlib import Path
 
@@ -14,8 +12,7 @@ from fedax.data import digits, iid, mnist, power_law
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("partition", "options"),
-    [("shards", {"shards_per_client": 1}), ("power_law", {"ratio": 1.1})],
+    ("partition", "options"), [("shards", {"shards_per_client": 1}), ("power_law", {"ratio": 1.1})]
 )
 def test_digits_are_all_there_under_every_partition(partition, options):
     data = digits(partition, clients=8, seed=3, **options)
@@ -24,24 +21,11 @@ def test_digits_are_all_there_under_every_partition(partition, options):
     y = np.concatenate([part["y"] for part in (*data.train, *data.test)])
     rows = np.column_stack([x * 16, y])
     expected = np.column_stack([images, labels])
-    assert np.array_equal(
-        rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)]
-    )
+    assert np.array_equal(rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)])
     assert (x.min(), x.max()) == (0.0, 1.0)
 
 
-TRAIN_COUNTS = [
-    5923,
-    6742,
-    5958,
-    6131,
-    5842,
-    5421,
-    5918,
-    6265,
-    5851,
-    5949,
-]  # of the official files
+TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # of the official files
 TEST_COUNTS = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
@@ -54,9 +38,7 @@ def mnist_folder(data_folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_mnist_keeps_the_official_test_set_apart(mnist_folder):
-    data = mnist(
-        "iid", clients=6, seed=5, folder=mnist_folder, split="in_order"
-    )
+    data = mnist("iid", clients=6, seed=5, folder=mnist_folder, split="in_order")
     with np.load(mnist_folder / "mnist.npz") as file:
         images = file["x_train"]
         labels = file["y_train"]
@@ -64,9 +46,7 @@ def test_mnist_keeps_the_official_test_set_apart(mnist_folder):
         assert np.array_equal(client["y"], labels[part])
         row = np.argmax(client["x"].sum(axis=1))
         np.testing.assert_allclose(
-            client["x"][row],
-            images[part[row]].reshape(784) / 255.0,
-            rtol=1e-6,
+            client["x"][row], images[part[row]].reshape(784) / 255.0, rtol=1e-6
         )
     assert data.label_counts.sum(axis=0).tolist() == TRAIN_COUNTS
     assert np.bincount(data.central["y"]).tolist() == TEST_COUNTS
@@ -83,18 +63,9 @@ def test_examples_are_the_first_ones(mnist_folder):
     with np.load(mnist_folder / "mnist.npz") as file:
         first = file["x_train"][:100].reshape(100, 784) / np.float32(255)
     dealt = np.concatenate([client["x"] for client in few.train])
-    assert sorted(map(bytes, dealt)) == sorted(
-        map(bytes, first.astype(dealt.dtype))
-    )
+    assert sorted(map(bytes, dealt)) == sorted(map(bytes, first.astype(dealt.dtype)))
     assert np.array_equal(few.central["y"], whole.central["y"][:100])
-    assert (
-        sum(
-            mnist(
-                "iid", 3, folder=mnist_folder, examples=10, merged=True
-            ).sizes
-        )
-        == 20
-    )
+    assert sum(mnist("iid", 3, folder=mnist_folder, examples=10, merged=True).sizes) == 20
 
 
 @pytest.mark.slow
@@ -113,26 +84,18 @@ def test_mnist_merged_is_dealt_out_whole(mnist_folder):
     sizes = data.sizes + data.test_sizes
     assert (sizes[0], sizes[-1]) == (1222, 7486)  # FedBC, Table 5
     assert data.central is None
-    tested = sum(
-        np.bincount(client["y"], minlength=10) for client in data.test
-    )
+    tested = sum(np.bincount(client["y"], minlength=10) for client in data.test)
     merged = np.add(TRAIN_COUNTS, TEST_COUNTS)
-    assert (
-        data.label_counts.sum(axis=0) + tested
-    ).tolist() == merged.tolist()
-    # In order: a device that holds several classes in blocks is tested on its
-    # last one.
+    assert (data.label_counts.sum(axis=0) + tested).tolist() == merged.tolist()
+    # In order: a device that holds several classes in blocks is tested on its last one.
     with np.load(mnist_folder / "mnist.npz") as file:
         images, labels = (
-            np.concatenate([file[f"{key}_train"], file[f"{key}_test"]])
-            for key in "xy"
+            np.concatenate([file[f"{key}_train"], file[f"{key}_test"]]) for key in "xy"
         )
     largest = power_law(labels, 20, 1, 1.1, seed=1)[-1]
     tail = largest[-data.test_sizes[-1] :]
     assert np.array_equal(data.test[-1]["y"], labels[tail])
-    np.testing.assert_allclose(
-        data.test[-1]["x"] * 255, images[tail].reshape(-1, 784), atol=1e-4
-    )
+    np.testing.assert_allclose(data.test[-1]["x"] * 255, images[tail].reshape(-1, 784), atol=1e-4)
 
 
 def test_the_folder_is_looked_up_in_order(monkeypatch, tmp_path):

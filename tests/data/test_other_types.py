@@ -1,6 +1,5 @@
-"""Arrays of other libraries and less common types: taken as they are meant,
-or refused in a sentence.
-"""
+"""Arrays of other libraries and less common types: taken as they are meant, or refused in a
+sentence."""
 
 import tempfile
 
@@ -28,9 +27,7 @@ class Tensor:
 
     def __array__(self, dtype=None, copy=None):
         if self.requires_grad:
-            raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad."
-            )
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
         return self.values.astype(dtype or self.values.dtype)
 
     def __len__(self):
@@ -38,9 +35,7 @@ class Tensor:
 
 
 def of_named(values):
-    task = fedax.Task(
-        0.0, lambda w, examples: (w - examples["x"]) ** 2, [{"x": values}]
-    )
+    task = fedax.Task(0.0, lambda w, examples: (w - examples["x"]) ** 2, [{"x": values}])
     return task.train.arrays["x"]
 
 
@@ -60,12 +55,8 @@ def of_params(values):
 
 
 def of_start(values):
-    task = fedax.Task(
-        {"w": np.zeros(2)}, lambda w, x: (jnp.sum(w["w"]) - x) ** 2, [[1.0]]
-    )
-    return fedax.run(
-        fedax.FedAvg(), task, rounds=0, params={"w": values}
-    ).params["w"]
+    task = fedax.Task({"w": np.zeros(2)}, lambda w, x: (jnp.sum(w["w"]) - x) ** 2, [[1.0]])
+    return fedax.run(fedax.FedAvg(), task, rounds=0, params={"w": values}).params["w"]
 
 
 PLACES = [of_named, of_stored, of_params, of_start]
@@ -120,24 +111,16 @@ def test_masks_within_lists_are_not_dropped(rows):
 
 
 @pytest.mark.parametrize(
-    "leaf",
-    ["relu", True, {1.0}, range(2), lambda x: x, b"1"],
-    ids=lambda leaf: type(leaf).__name__,
+    "leaf", ["relu", True, {1.0}, range(2), lambda x: x, b"1"], ids=lambda leaf: type(leaf).__name__
 )
 def test_leaves_that_are_no_numbers_are_refused_not_frozen(leaf):
     with pytest.raises(InvalidInput, match=r"Task\(start=...\), leaf 'b'"):
-        fedax.Task(
-            {"a": 0.0, "b": leaf}, lambda w, x: (w["a"] - x) ** 2, [[1.0]]
-        )
+        fedax.Task({"a": 0.0, "b": leaf}, lambda w, x: (w["a"] - x) ** 2, [[1.0]])
 
 
 def test_parameters_beyond_the_range_are_refused():
     with (
         jax.enable_x64(False),
-        pytest.raises(
-            InvalidInput, match=r"leaf 'w': got .*numbers beyond the range"
-        ),
+        pytest.raises(InvalidInput, match=r"leaf 'w': got .*numbers beyond the range"),
     ):
-        fedax.Task(
-            {"w": np.float64(1e300)}, lambda w, x: (w["w"] - x) ** 2, [[1.0]]
-        )
+        fedax.Task({"w": np.float64(1e300)}, lambda w, x: (w["w"] - x) ** 2, [[1.0]])

@@ -14,12 +14,10 @@ def test_written_out_defaults_make_the_same_task(name):
     short = fedax.task(name, clients=4)
     long = fedax.task(
         name,
-        **{key: option.default for key, option in task_options(name).items()}
-        | {"clients": 4},
+        **{key: option.default for key, option in task_options(name).items()} | {"clients": 4},
     )
     assert all(
-        np.array_equal(short.train.arrays[key], long.train.arrays[key])
-        for key in ("x", "y")
+        np.array_equal(short.train.arrays[key], long.train.arrays[key]) for key in ("x", "y")
     )
     assert short.train.sizes.tolist() == long.train.sizes.tolist()
     assert (short.loss, short.name) == (long.loss, long.name)
@@ -41,13 +39,7 @@ def test_models_by_name_or_as_objects(name, options, model):
 
 
 NOT_DEFAULT = {
-    "synthetic": {
-        "alpha": 0.5,
-        "beta": 2,
-        "clients": 3,
-        "seed": 7,
-        "test_fraction": 0.3,
-    },
+    "synthetic": {"alpha": 0.5, "beta": 2, "clients": 3, "seed": 7, "test_fraction": 0.3},
     "digits": {
         "partition": "power_law",
         "ratio": 1.3,
@@ -77,14 +69,10 @@ def test_every_option_reaches_the_data(name, data_folder):
         options = {**options, "folder": data_folder}
     direct = getattr(data, name)(**options)
     task = fedax.task(name, **options, l2=0.25)
-    for part, ragged in (
-        (direct.train, task.train),
-        (direct.test, task.test),
-    ):
+    for part, ragged in ((direct.train, task.train), (direct.test, task.test)):
         for key in ("x", "y"):
             assert np.array_equal(
-                np.concatenate([client[key] for client in part]),
-                ragged.arrays[key],
+                np.concatenate([client[key] for client in part]), ragged.arrays[key]
             )
     assert (task.central, task.l2) == (direct.central, 0.25)
     assert fedax.task("synthetic", clients=2, test_fraction=0).test is None

@@ -42,10 +42,7 @@ def test_float64_to_1e_12_after_20_rounds(engine):
     method = fedax.FedBC(dual_lr=0.1)
     reference = twenty_rounds(method, fedax.Simulation(devices=1))
     np.testing.assert_allclose(
-        vector(twenty_rounds(method, ENGINES[engine]())),
-        vector(reference),
-        rtol=1e-12,
-        atol=1e-12,
+        vector(twenty_rounds(method, ENGINES[engine]())), vector(reference), rtol=1e-12, atol=1e-12
     )
 
 
@@ -53,27 +50,17 @@ def test_float64_to_1e_12_after_20_rounds(engine):
 @pytest.mark.parametrize(
     ("sampling", "method"),
     [
-        pytest.param(
-            "proportional",
-            fedax.FedBC(dual_lr=0.2, lam=0.1),
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("proportional", fedax.FedBC(dual_lr=0.2, lam=0.1), marks=pytest.mark.slow),
         ("proportional", fedax.SCAFFOLD()),
-        (
-            "proportional_without_replacement",
-            fedax.FedBC(dual_lr=0.2, lam=0.1),
-        ),
+        ("proportional_without_replacement", fedax.FedBC(dual_lr=0.2, lam=0.1)),
         ("poisson", fedax.FedBC(dual_lr=0.2, lam=0.1)),
     ],
     ids=lambda v: getattr(type(v), "__name__", v),
 )
 def test_other_cohorts_agree_with_eager(sampling, method):
-    """A device drawn twice works once and counts twice; both engines read its
-    memory as it was before the phase.
-    """
-    schedule = fedax.Schedule(
-        cohort=4, sampling=sampling, steps=2, batch_size=4
-    )
+    """A device drawn twice works once and counts twice; both engines read its memory as it was
+    before the phase."""
+    schedule = fedax.Schedule(cohort=4, sampling=sampling, steps=2, batch_size=4)
     runs = [
         fedax.run(
             method,
@@ -92,17 +79,13 @@ def test_other_cohorts_agree_with_eager(sampling, method):
         )
     ]
     for other in runs[1:]:
-        np.testing.assert_allclose(
-            vector(other), vector(runs[0]), rtol=1e-12, atol=1e-12
-        )
+        np.testing.assert_allclose(vector(other), vector(runs[0]), rtol=1e-12, atol=1e-12)
         assert np.array_equal(other.bits.up, runs[0].bits.up)
 
 
 @pytest.mark.slow
 def test_microbatches_are_one_batch():
-    """Batches of 16 in pieces of 3, and full gradients in pieces of 3, change
-    only the rounding.
-    """
+    """Batches of 16 in pieces of 3, and full gradients in pieces of 3, change only the rounding."""
     schedule = fedax.Schedule(batch_size=16, epochs=2)
     whole, pieces = (
         fedax.run(
@@ -116,27 +99,18 @@ def test_microbatches_are_one_batch():
         )
         for size in (256, 3)
     )
-    np.testing.assert_allclose(
-        vector(whole), vector(pieces), rtol=1e-12, atol=1e-12
-    )
+    np.testing.assert_allclose(vector(whole), vector(pieces), rtol=1e-12, atol=1e-12)
 
 
 class Rows(fedax.Algorithm):
-    """Uploads each client's number and size; the server keeps what it
-    gathered.
-    """
+    """Uploads each client's number and size; the server keeps what it gathered."""
 
     def init(self, fed, w):
         return w
 
     def round(self, fed, w):
         got = fed.gather(self.work, fed.sample(), w)
-        fed.log(
-            ids=got.ids,
-            values=got.value,
-            weights=got.weights,
-            valid=got.valid,
-        )
+        fed.log(ids=got.ids, values=got.value, weights=got.weights, valid=got.valid)
         return w + 1
 
     def work(self, client, w):
@@ -144,48 +118,24 @@ class Rows(fedax.Algorithm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine", [*ENGINES.values(), lambda: fedax.Simulation(devices=1)]
-)
+@pytest.mark.parametrize("engine", [*ENGINES.values(), lambda: fedax.Simulation(devices=1)])
 def test_gather_keeps_uploads_with_their_clients(engine):
-    history = fedax.run(
-        Rows(),
-        regression(),
-        schedule=SCHEDULE,
-        rounds=3,
-        seed=4,
-        engine=engine(),
-    )
+    history = fedax.run(Rows(), regression(), schedule=SCHEDULE, rounds=3, seed=4, engine=engine())
     sizes = np.asarray(regression().train.sizes)
     for ids, values, weights, valid in zip(
-        *(history.logged[k] for k in ("ids", "values", "weights", "valid")),
-        strict=True,
+        *(history.logged[k] for k in ("ids", "values", "weights", "valid")), strict=True
     ):
         assert len(set(ids.tolist())) == 3
         assert valid.all()
-        np.testing.assert_allclose(
-            values, sizes[ids] / sizes.sum() * 70, rtol=1e-12
-        )
-        np.testing.assert_allclose(
-            weights, sizes[ids] / sizes.sum(), rtol=1e-12
-        )
+        np.testing.assert_allclose(values, sizes[ids] / sizes.sum() * 70, rtol=1e-12)
+        np.testing.assert_allclose(weights, sizes[ids] / sizes.sum(), rtol=1e-12)
 
 
 def test_a_client_by_itself_has_its_own_examples():
-    """As MPI ranks and Flower's devices run it: the gradient of mean (w -
-    x)^2 / 2 is w - mean x.
-    """
-    task = fedax.Task(
-        0.0,
-        lambda w, x: (w - x) ** 2 / 2,
-        [[1.0, 3.0], [5.0], [-2.0, 0.0, 8.0]],
-    )
+    """As MPI ranks and Flower's devices run it: the gradient of mean (w - x)^2 / 2 is w - mean x."""
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 3.0], [5.0], [-2.0, 0.0, 8.0]])
     setup = Setup.of(fedax.FedAvg(), task, fedax.Schedule(), fedax.SGD(0.1))
-    setup = dataclasses.replace(
-        setup, task=single_client_task(task, 2), first=2
-    )
+    setup = dataclasses.replace(setup, task=single_client_task(task, 2), first=2)
     client = CompiledClient(setup, 2)
     assert int(client.size) == 3
-    np.testing.assert_allclose(
-        client.gradient(jnp.array([0.5])), [0.5 - 2.0], rtol=1e-12
-    )
+    np.testing.assert_allclose(client.gradient(jnp.array([0.5])), [0.5 - 2.0], rtol=1e-12)

@@ -1,6 +1,5 @@
-"""Asynchronous servers: timetables against a discrete-event simulation,
-FedBuff and FedAsync against NumPy transcriptions.
-"""
+"""Asynchronous servers: timetables against a discrete-event simulation, FedBuff and FedAsync
+against NumPy transcriptions."""
 
 import dataclasses
 
@@ -11,11 +10,7 @@ import optax
 import pytest
 
 import fedax
-from fedax.core.scheduling.asynchronous import (
-    Asynchronous,
-    ServerSteps,
-    _Ranking,
-)
+from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps, _Ranking
 from fedax.core.scheduling.clock import Cost
 from fedax.core.task import initial_params
 from fedax.engine.round.client import Setup
@@ -34,13 +29,7 @@ SPEEDS = fedax.Clock(speed=RATES, latency=0.1)
 
 def schedule(cohort=2, order="given", **options):
     server = fedax.Asynchronous(**{"concurrency": 4, **options})
-    return fedax.Schedule(
-        cohort=cohort,
-        epochs=2,
-        batch_size=4,
-        order=order,
-        asynchronous=server,
-    )
+    return fedax.Schedule(cohort=cohort, epochs=2, batch_size=4, order=order, asynchronous=server)
 
 
 def run(method=None, how=None, rounds=ROUNDS, task=None, **options):
@@ -60,12 +49,8 @@ def run(method=None, how=None, rounds=ROUNDS, task=None, **options):
 
 
 def simulated(clients, cohort, server, durations, seed, steps):
-    """The timetable by processes of simpy: rows of (time, clients, versions,
-    sent, discarded).
-    """
-    simpy = pytest.importorskip(
-        "simpy", reason="the independent simulation needs simpy"
-    )
+    """The timetable by processes of simpy: rows of (time, clients, versions, sent, discarded)."""
+    simpy = pytest.importorskip("simpy", reason="the independent simulation needs simpy")
     env = simpy.Environment()
     random = np.random.Generator(np.random.PCG64(seed))
     arrived = simpy.PriorityStore(env)
@@ -81,9 +66,7 @@ def simulated(clients, cohort, server, durations, seed, steps):
         count = min(server.concurrency - state["at work"], len(free))
         whole = count == cohort and len(free) == clients
         for i in range(count):
-            client = (
-                i if whole else sorted(free)[int(random.integers(len(free)))]
-            )
+            client = i if whole else sorted(free)[int(random.integers(len(free)))]
             free.remove(client)
             env.process(train(client, state["version"], state["number"]))
             state["number"] += 1
@@ -99,9 +82,7 @@ def simulated(clients, cohort, server, durations, seed, steps):
                 dispatch()
             if not arrived.items:
                 yield env.timeout(env.peek() - env.now)
-                yield env.timeout(
-                    0
-                )  # all that arrive at this time have arrived
+                yield env.timeout(0)  # all that arrive at this time have arrived
                 continue
             client, version, number = yield arrived.get()
             state["at work"] -= 1
@@ -145,31 +126,22 @@ def drawn(server, cohort, durations, seed):
         return Cost(seconds, seconds, seconds)
 
     ones = np.ones(len(durations), int)
-    return ServerSteps(
-        server, cohort, ones, seed, cost, lambda version: np.arange(cohort)
-    )
+    return ServerSteps(server, cohort, ones, seed, cost, lambda version: np.arange(cohort))
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_timetables_are_those_of_a_discrete_event_simulation(part):
-    """On 200 random settings. Durations are multiples of 1/4 in half of them,
-    so that clients arrive at the same time.
-    """
-    pytest.importorskip(
-        "simpy", reason="the independent simulation needs simpy"
-    )
+    """On 200 random settings. Durations are multiples of 1/4 in half of them, so that clients
+    arrive at the same time."""
+    pytest.importorskip("simpy", reason="the independent simulation needs simpy")
     for case in range(50):
         random = np.random.default_rng([part, case])
         clients = int(random.integers(1, 12))
         cohort = int(random.integers(1, clients + 1))
         dispatch = ["arrival", "server_step"][case % 2]
-        concurrency = int(
-            random.integers(cohort if case % 2 else 1, clients + 1)
-        )
+        concurrency = int(random.integers(cohort if case % 2 else 1, clients + 1))
         bound = None if random.random() < 0.5 else int(random.integers(0, 4))
-        server = Asynchronous(
-            concurrency=concurrency, dispatch=dispatch, max_staleness=bound
-        )
+        server = Asynchronous(concurrency=concurrency, dispatch=dispatch, max_staleness=bound)
         durations = np.exp(random.normal(size=(clients, 5)))
         if random.random() < 0.5:
             durations = np.ceil(durations * 4) / 4
@@ -177,23 +149,16 @@ def test_timetables_are_those_of_a_discrete_event_simulation(part):
         rows = steps.rows(0, 30)
         ends = np.cumsum(steps.logged(0, 30)["round_seconds"])
         expected = simulated(clients, cohort, server, durations, case, 30)
-        for step, (time, ids, versions, sent, discarded) in enumerate(
-            expected
-        ):
+        for step, (time, ids, versions, sent, discarded) in enumerate(expected):
             np.testing.assert_allclose(ends[step], time, rtol=1e-12)
             assert rows.clients[step].tolist() == ids
             assert rows.versions.numbers[step].tolist() == versions
-            assert (rows.sent[step], rows.discarded[step]) == (
-                sent,
-                discarded,
-            )
+            assert (rows.sent[step], rows.discarded[step]) == (sent, discarded)
         _check_slots(rows, steps.slots(30), bound)
 
 
 def _check_slots(rows, slots, bound):
-    """A slot still has the version that a client received when its upload is
-    taken.
-    """
+    """A slot still has the version that a client received when its upload is taken."""
     content = {}
     versions = rows.versions
     for step, stored in enumerate(versions.stored.tolist()):
@@ -203,9 +168,7 @@ def _check_slots(rows, slots, bound):
     assert max(content) < slots
     if bound is not None:
         assert slots <= bound + 1
-        assert (
-            np.arange(len(versions.stored))[:, None] - versions.numbers
-        ).max() <= bound
+        assert (np.arange(len(versions.stored))[:, None] - versions.numbers).max() <= bound
 
 
 def test_draws_by_size_have_their_probabilities():
@@ -218,15 +181,12 @@ def test_draws_by_size_have_their_probabilities():
         client = free.draw(random)
         free.add(client)
         counts[client] += 1
-    np.testing.assert_allclose(
-        counts / 4000, np.array([1, 2, 0, 10]) / 13, atol=0.03
-    )
+    np.testing.assert_allclose(counts / 4000, np.array([1, 2, 0, 10]) / 13, atol=0.03)
 
 
 def _transcribed(how, mixes=False, lr=1.0):
-    """FedBuff and FedAsync from the server's side: w, a list of past models,
-    and what arrives when.
-    """
+    """FedBuff and FedAsync from the server's side: w, a list of past models, and what arrives
+    when."""
     world = World()
     server = how.asynchronous
     timetable = _timetable(how)
@@ -237,20 +197,12 @@ def _transcribed(how, mixes=False, lr=1.0):
         past.append(w)
         total = np.zeros_like(w)
         weights = 0.0
-        for k, v in zip(
-            rows.clients[t], rows.versions.numbers[t], strict=True
-        ):
+        for k, v in zip(rows.clients[t], rows.versions.numbers[t], strict=True):
             mine = world.sgd(k, past[v])[0]
             tau = t - v
-            s = {"constant": 1.0, "polynomial": (1 + tau) ** -server.a}.get(
-                server.weight
-            )
+            s = {"constant": 1.0, "polynomial": (1 + tau) ** -server.a}.get(server.weight)
             s = (
-                (
-                    1.0
-                    if tau <= server.b
-                    else 1 / (server.a * (tau - server.b) + 1)
-                )
+                (1.0 if tau <= server.b else 1 / (server.a * (tau - server.b) + 1))
                 if s is None
                 else s
             )
@@ -272,25 +224,14 @@ def _timetable(how, clock=SPEEDS):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("weight", "dispatch"),
-    [
-        ("polynomial", "arrival"),
-        ("constant", "server_step"),
-        ("hinge", "arrival"),
-    ],
+    [("polynomial", "arrival"), ("constant", "server_step"), ("hinge", "arrival")],
 )
 def test_fedbuff_against_its_pseudocode(weight, dispatch):
     how = schedule(weight=weight, dispatch=dispatch, b=1)
     expected, rows = _transcribed(how, lr=0.7)
-    assert (
-        len(
-            {
-                *(np.arange(ROUNDS)[:, None] - rows.versions.numbers)
-                .ravel()
-                .tolist()
-            }
-        )
-        > 2
-    ), "no staleness to test"
+    assert len({*(np.arange(ROUNDS)[:, None] - rows.versions.numbers).ravel().tolist()}) > 2, (
+        "no staleness to test"
+    )
     history = run(fedax.FedAvg(server=optax.sgd(0.7)), how)
     np.testing.assert_allclose(vector(history), expected, rtol=0, atol=1e-12)
 
@@ -298,9 +239,7 @@ def test_fedbuff_against_its_pseudocode(weight, dispatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("weight", ["polynomial", "hinge"])
 def test_fedasync_against_its_pseudocode(weight):
-    """One arrival a step; the client's model is mixed with the server's with
-    weight 0.6 s.
-    """
+    """One arrival a step; the client's model is mixed with the server's with weight 0.6 s."""
     how = schedule(1, weight=weight, uploads="models", b=1)
     expected, _ = _transcribed(how, mixes=True, lr=0.6)
     history = run(fedax.FedAvg(server=optax.sgd(0.6)), how)
@@ -316,17 +255,12 @@ def test_fedasync_against_its_pseudocode(weight):
 )
 @pytest.mark.parametrize("cohort", [3, None])
 def test_equal_speeds_are_the_synchronous_method(method, cohort):
-    """With as many clients at work as a step takes, dispatched after steps:
-    bit for bit, whatever weights staleness would have.
-    """
-    alike = schedule(
-        cohort, "shuffled", concurrency=cohort or 5, dispatch="server_step"
-    )
+    """With as many clients at work as a step takes, dispatched after steps: bit for bit, whatever
+    weights staleness would have."""
+    alike = schedule(cohort, "shuffled", concurrency=cohort or 5, dispatch="server_step")
     synchronous = dataclasses.replace(alike, asynchronous=None)
     clock = fedax.Clock(speed=50.0, latency=0.1)
-    one, other = (
-        run(method, how, 6, clock=clock) for how in (alike, synchronous)
-    )
+    one, other = (run(method, how, 6, clock=clock) for how in (alike, synchronous))
     np.testing.assert_array_equal(vector(one), vector(other))
     np.testing.assert_array_equal(one.bits.down, other.bits.down)
     np.testing.assert_array_equal(one.bits.up, other.bits.up)
@@ -345,12 +279,9 @@ def test_equal_speeds_are_the_synchronous_method(method, cohort):
 )
 def test_engines_agree(engine):
     how = dataclasses.replace(
-        schedule(order="shuffled", max_staleness=3),
-        conditions={"stragglers": 0.3},
+        schedule(order="shuffled", max_staleness=3), conditions={"stragglers": 0.3}
     )
-    channel = fedax.Channel(
-        up=fedax.codecs.TopK(0.5), down=fedax.codecs.Quantizer(b=12)
-    )
+    channel = fedax.Channel(up=fedax.codecs.TopK(0.5), down=fedax.codecs.Quantizer(b=12))
     one, other = (
         run(fedax.SCAFFOLD(option="I"), how, 6, channel=channel, engine=e)
         for e in (fedax.Simulation(devices=1), engine)
@@ -362,9 +293,7 @@ def test_engines_agree(engine):
 
 @pytest.mark.slow
 def test_resuming_in_the_middle_gives_the_same_bits(tmp_path):
-    """Also where the longer run needs more slots than the one that wrote the
-    checkpoint.
-    """
+    """Also where the longer run needs more slots than the one that wrote the checkpoint."""
     how = schedule(1, "shuffled")
     method = fedax.SCAFFOLD(option="I")
     straight = run(method, how, 14)
@@ -410,14 +339,10 @@ def test_sessions_and_grids_have_the_same_steps():
     for _ in range(3):
         state, _ = session.step(state)
     np.testing.assert_allclose(
-        np.hstack(jax.tree.leaves(session.params(state))),
-        vector(straight),
-        atol=1e-15,
+        np.hstack(jax.tree.leaves(session.params(state))), vector(straight), atol=1e-15
     )
     methods = [fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)]
-    grid = fedax.run_grid(
-        methods, regression(), seed=[SEED, 3], rounds=3, **options
-    )
+    grid = fedax.run_grid(methods, regression(), seed=[SEED, 3], rounds=3, **options)
     np.testing.assert_allclose(vector(grid[0]), vector(straight), atol=1e-12)
 
 
@@ -447,18 +372,12 @@ def test_an_algorithm_sees_the_staleness():
 
         def train(self, client, w):
             return fedax.Upload(
-                (
-                    client.minimize(start=w),
-                    jnp.asarray(client.staleness, w.dtype),
-                ),
-                reference=w,
+                (client.minimize(start=w), jnp.asarray(client.staleness, w.dtype)), reference=w
             )
 
     how = dataclasses.replace(schedule(), weights="equal")
     history = run(Late(), how)
-    np.testing.assert_allclose(
-        history.logged["seen"], history.logged["staleness"], atol=1e-15
-    )
+    np.testing.assert_allclose(history.logged["seen"], history.logged["staleness"], atol=1e-15)
 
 
 def _refusal(method=None, how=None, **options):
@@ -478,9 +397,7 @@ def _refusal(method=None, how=None, **options):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_methods_whose_uploads_would_lose_their_meaning_are_refused(
-    method, reason
-):
+def test_methods_whose_uploads_would_lose_their_meaning_are_refused(method, reason):
     message = _refusal(method)
     assert reason in message
     assert type(method).__name__ in message
@@ -501,9 +418,7 @@ def test_methods_agree_with_the_reference_engine(kind):
     np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-9)
 
 
-DEVICES = dataclasses.replace(
-    SPEEDS, energy=2.0, energy_down=1e-3, energy_up=0.1
-)
+DEVICES = dataclasses.replace(SPEEDS, energy=2.0, energy_down=1e-3, energy_up=0.1)
 
 
 @pytest.mark.slow
@@ -513,17 +428,10 @@ def test_joules_are_those_of_the_arrivals():
     rows = _timetable(how, DEVICES).rows(0, ROUNDS)
     sizes = np.asarray(regression().train.sizes)
     bits = 64 * 4
-    kept = [
-        sum(2.0 * 2 * sizes[k] + (0.1 + 1e-3) * bits for k in ks)
-        for ks in rows.clients
-    ]
+    kept = [sum(2.0 * 2 * sizes[k] + (0.1 + 1e-3) * bits for k in ks) for ks in rows.clients]
     joules = history.logged["round_joules"]
-    np.testing.assert_allclose(
-        joules[rows.discarded == 0], np.array(kept)[rows.discarded == 0]
-    )
-    assert (joules > np.array(kept) + 1).tolist() == (
-        rows.discarded > 0
-    ).tolist()
+    np.testing.assert_allclose(joules[rows.discarded == 0], np.array(kept)[rows.discarded == 0])
+    assert (joules > np.array(kept) + 1).tolist() == (rows.discarded > 0).tolist()
     np.testing.assert_allclose(history.clock.joules[1:], np.cumsum(joules))
     spent = float(history.clock.joules[3])
     stopped = run(how=how, clock=DEVICES, stop=fedax.Budget(joules=spent))
@@ -539,19 +447,15 @@ def test_joules_are_those_of_the_arrivals():
 def test_a_server_step_without_uploads_still_sends_its_version(engine):
     """The clients that start at it arrive later and work on it.
 
-    Every second upload is dropped. The others have their minimum at 10, where
-    the model begins, so it stays there.
+    Every second upload is dropped. The others have their minimum at 10, where the model begins, so
+    it stays there.
     """
     clients = {"far": [1000.0, 1000.0], "a": [10.0], "b": [10.0, 10.0, 10.0]}
     with jax.enable_x64(False):
         task = fedax.Task(10.0, _half_square_or_infinite, clients)
         server = fedax.Asynchronous(concurrency=3, weight="constant")
         how = fedax.Schedule(
-            cohort=1,
-            steps=1,
-            batch_size="full",
-            weights="equal",
-            asynchronous=server,
+            cohort=1, steps=1, batch_size="full", weights="equal", asynchronous=server
         )
         history = run(
             how=how,

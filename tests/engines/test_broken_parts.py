@@ -1,6 +1,5 @@
-"""NaN and infinity: the part that broke is named, and a client whose upload
-is not finite can be left out.
-"""
+"""NaN and infinity: the part that broke is named, and a client whose upload is not finite can be
+left out."""
 
 import warnings
 
@@ -17,47 +16,27 @@ ENGINES = {
     "chunked, 2 devices": lambda: fedax.Simulation(chunk=2, devices=2),
     "eager": fedax.Eager,
 }
-every_engine = pytest.mark.parametrize(
-    "engine", ENGINES.values(), ids=ENGINES
-)
+every_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 ONE_STEP = fedax.Schedule(steps=1, batch_size="full")
 
 
 def breaks_beyond(params, examples):
     """NaN for examples that are marked."""
-    return jnp.where(examples["bad"] > 0, jnp.nan, 1.0) * squares(
-        params, examples
-    )
+    return jnp.where(examples["bad"] > 0, jnp.nan, 1.0) * squares(params, examples)
 
 
 def task_with(bad, only=range(5)):
-    """The regression of some clients, of whom some cannot compute their
-    loss.
-    """
+    """The regression of some clients, of whom some cannot compute their loss."""
     task = regression()
-    clients = [
-        dict(task.train[k]) | {"bad": np.full(SIZES[k], float(k in bad))}
-        for k in only
-    ]
-    return fedax.Task(
-        {"b": np.zeros(()), "w": np.full(3, 0.1)},
-        breaks_beyond,
-        clients,
-        l2=0.01,
-    )
+    clients = [dict(task.train[k]) | {"bad": np.full(SIZES[k], float(k in bad))} for k in only]
+    return fedax.Task({"b": np.zeros(()), "w": np.full(3, 0.1)}, breaks_beyond, clients, l2=0.01)
 
 
 def go(method, task, engine, **more):
     return fedax.run(
         method,
         task,
-        **{
-            "solver": fedax.SGD(0.05),
-            "schedule": ONE_STEP,
-            "rounds": 2,
-            "engine": engine(),
-        }
-        | more,
+        **{"solver": fedax.SGD(0.05), "schedule": ONE_STEP, "rounds": 2, "engine": engine()} | more,
     )
 
 
@@ -67,16 +46,10 @@ class Own(fedax.Algorithm):
     part: str = fedax.hyper("server", choices=("server", "memory", "mark"))
 
     def init(self, fed, w):
-        return {
-            "w": w,
-            "mark": jnp.inf + w[0],
-            "memory": fed.client_states(w),
-        }
+        return {"w": w, "mark": jnp.inf + w[0], "memory": fed.client_states(w)}
 
     def round(self, fed, state):
-        w, memory = fed.average(
-            self.train, fed.everyone, state["w"], states=state["memory"]
-        )
+        w, memory = fed.average(self.train, fed.everyone, state["w"], states=state["memory"])
         w = jnp.where((fed.round == 1) & (self.part == "server"), jnp.inf, w)
         return {"w": w, "mark": state["mark"], "memory": memory}
 
@@ -84,14 +57,8 @@ class Own(fedax.Algorithm):
         return state["w"]
 
     def train(self, client, w, own):
-        bad = (
-            (client.round == 1)
-            & (client.index == 3)
-            & (self.part == "memory")
-        )
-        return fedax.Upload(
-            client.minimize(start=w), state=jnp.where(bad, jnp.nan, own)
-        )
+        bad = (client.round == 1) & (client.index == 3) & (self.part == "memory")
+        return fedax.Upload(client.minimize(start=w), state=jnp.where(bad, jnp.nan, own))
 
 
 @pytest.mark.slow
@@ -106,10 +73,7 @@ class Own(fedax.Algorithm):
 )
 def test_the_part_that_broke_is_named(part, outcome, engine):
     """Also an infinity that a method has from the start on is no failure."""
-    assert (
-        str(go(Own(part=part), regression(), engine, rounds=3).outcome)
-        == outcome
-    )
+    assert str(go(Own(part=part), regression(), engine, rounds=3).outcome) == outcome
 
 
 def test_an_infinite_server_step_is_the_failure_of_its_round():
@@ -120,9 +84,7 @@ def test_an_infinite_server_step_is_the_failure_of_its_round():
         solver=fedax.SGD(10.0),
         rounds=3,
     )
-    assert (
-        str(history.outcome) == "non-finite in round 1, in the server state"
-    )
+    assert str(history.outcome) == "non-finite in round 1, in the server state"
 
 
 @pytest.mark.slow
@@ -136,21 +98,14 @@ def test_personal_models_are_looked_at():
             rounds=5,
             solver=fedax.SGD(10.0),
         )
-    assert (
-        str(history.outcome)
-        == "non-finite in round 2, in the state of client 0"
-    )
+    assert str(history.outcome) == "non-finite in round 2, in the state of client 0"
 
 
 @every_engine
 def test_an_infinite_training_loss_is_no_success(engine):
     """Without a gradient it changes nothing else."""
-    task = fedax.Task(
-        1.0, lambda w, x: 0 * w + x * jnp.asarray(1e308), [np.full(3, 10.0)]
-    )
-    history = go(
-        fedax.FedAvg(), task, engine, observe=[fedax.observe.TrainLoss()]
-    )
+    task = fedax.Task(1.0, lambda w, x: 0 * w + x * jnp.asarray(1e308), [np.full(3, 10.0)])
+    history = go(fedax.FedAvg(), task, engine, observe=[fedax.observe.TrainLoss()])
     assert str(history.outcome) == "non-finite in round 1, in train_loss"
 
 
@@ -166,24 +121,14 @@ DROPPING = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DROPPING)
 def test_left_out_is_not_drawn(name):
-    """With client 4 out of every round, the others' run: the same clients,
-    weights renormalised.
-    """
+    """With client 4 out of every round, the others' run: the same clients, weights renormalised."""
     options = {"on_bad_client": "drop", "rounds": 3}
-    left = go(
-        DROPPING[name], task_with(bad={4}), ENGINES["sequential"], **options
-    )
-    alone = go(
-        DROPPING[name],
-        task_with(bad=(), only=range(4)),
-        ENGINES["sequential"],
-        **options,
-    )
+    left = go(DROPPING[name], task_with(bad={4}), ENGINES["sequential"], **options)
+    alone = go(DROPPING[name], task_with(bad=(), only=range(4)), ENGINES["sequential"], **options)
     assert left.outcome.ok
     assert left.logged["dropped"].tolist() == [[4]] * 3
     assert alone.logged["dropped"].shape == (3, 0)
-    # of their sum over all memories the fifth client is a part, which stays
-    # zero
+    # of their sum over all memories the fifth client is a part, which stays zero
     if name == "scaffold":
         share = 1 - SIZES[4] / sum(SIZES)
         kept = np.asarray(left.state.clients.all())
@@ -195,9 +140,7 @@ def test_left_out_is_not_drawn(name):
             atol=1e-12,
         )
     else:
-        np.testing.assert_allclose(
-            vector(left), vector(alone), rtol=1e-9, atol=1e-12
-        )
+        np.testing.assert_allclose(vector(left), vector(alone), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -219,25 +162,15 @@ def test_left_out_alike_on_every_engine(name):
     ]
     assert {*np.unique(first.logged["dropped"])} - {-1} == {1, 3}
     for other in others:
-        np.testing.assert_allclose(
-            vector(other), vector(first), rtol=1e-12, atol=1e-12
-        )
-        assert (
-            other.logged["dropped"].tolist()
-            == first.logged["dropped"].tolist()
-        )
+        np.testing.assert_allclose(vector(other), vector(first), rtol=1e-12, atol=1e-12)
+        assert other.logged["dropped"].tolist() == first.logged["dropped"].tolist()
         assert other.bits.up.tolist() == first.bits.up.tolist()
 
 
 @pytest.mark.slow
 @every_engine
 def test_if_everybody_is_left_out_the_state_stays(engine):
-    history = go(
-        fedax.FedDANE(),
-        task_with(bad=set(range(5))),
-        engine,
-        on_bad_client="drop",
-    )
+    history = go(fedax.FedDANE(), task_with(bad=set(range(5))), engine, on_bad_client="drop")
     assert history.outcome.ok
     np.testing.assert_allclose(vector(history), [0.0, 0.1, 0.1, 0.1])
     assert history.logged["dropped"].tolist() == [[0, 1, 2, 3, 4]] * 2
@@ -247,14 +180,11 @@ def test_if_everybody_is_left_out_the_state_stays(engine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "engine",
-    [ENGINES["chunked, 2 devices"], ENGINES["eager"]],
-    ids=["chunked", "eager"],
+    "engine", [ENGINES["chunked, 2 devices"], ENGINES["eager"]], ids=["chunked", "eager"]
 )
 def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
-    """FedDANE, Poisson, one client on average: what would be the second
-    cohort of such a round is sent nothing.
-    """
+    """FedDANE, Poisson, one client on average: what would be the second cohort of such a round is
+    sent nothing."""
     one, other = (
         go(
             fedax.FedDANE(mu=0.1),
@@ -270,8 +200,6 @@ def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
     up = one.bits.up
     assert (up[down == 0] == 0).all()
     assert len({*up.tolist()}) > 2
-    assert (
-        down[up == vector_bits] == vector_bits
-    ).any()  # one gradient, and then nobody
+    assert (down[up == vector_bits] == vector_bits).any()  # one gradient, and then nobody
     assert other.bits.down.tolist() == down.tolist()
     assert other.bits.up.tolist() == up.tolist()

@@ -1,6 +1,4 @@
-"""How many rounds a call of a program makes, which changes no bit, and
-Ctrl-C, which keeps them.
-"""
+"""How many rounds a call of a program makes, which changes no bit, and Ctrl-C, which keeps them."""
 
 import signal
 
@@ -21,23 +19,14 @@ def half_square(w, x):
 
 
 TASK = fedax.Task(0.0, half_square, [[2.0], [0.0, 0.0], [4.0]])
-"""Each round w moves towards the mean of the examples, 1.5, by `RATE`: w_t =
-1.5 (1 - (1 - RATE)^t).
-"""
+"""Each round w moves towards the mean of the examples, 1.5, by `RATE`: w_t = 1.5 (1 - (1 -
+RATE)^t)."""
 
 
 def train(method=None, rounds=ROUNDS, **options):
-    options = {
-        "schedule": fedax.Schedule(batch_size="full"),
-        "observe_every": rounds,
-        **options,
-    }
+    options = {"schedule": fedax.Schedule(batch_size="full"), "observe_every": rounds, **options}
     return fedax.run(
-        method or fedax.FedAvg(),
-        TASK,
-        solver=fedax.SGD(RATE),
-        rounds=rounds,
-        **options,
+        method or fedax.FedAvg(), TASK, solver=fedax.SGD(RATE), rounds=rounds, **options
     )
 
 
@@ -53,9 +42,7 @@ def test_calls_grow_from_one_round_to_the_affordable_number():
 
 
 def test_the_length_of_calls_changes_no_bit(monkeypatch):
-    """Also with notes, clients that are left out, and observations in
-    between.
-    """
+    """Also with notes, clients that are left out, and observations in between."""
     with jax.enable_x64(False):
         short = []
         whole = []
@@ -79,9 +66,7 @@ def test_the_length_of_calls_changes_no_bit(monkeypatch):
 
 
 def test_a_run_that_breaks_reports_its_first_bad_round(monkeypatch):
-    """The loss overflows in some round between two observations, however long
-    the calls are.
-    """
+    """The loss overflows in some round between two observations, however long the calls are."""
     found = []
     for seconds in (1e-9, 1e9):
         monkeypatch.setattr(call_length, "CALL_SECONDS", seconds)
@@ -94,47 +79,23 @@ def test_a_run_that_breaks_reports_its_first_bad_round(monkeypatch):
                 rounds=30,
                 observe_every=10,
             )
-        found.append(
-            (
-                str(history.outcome),
-                len(history.bits.up),
-                history.rounds.tolist(),
-            )
-        )
+        found.append((str(history.outcome), len(history.bits.up), history.rounds.tolist()))
     assert found[0] == found[1]
     assert found[0][0].startswith("non-finite in round")
 
 
-@pytest.mark.parametrize(
-    "method", [fedax.FedAvg(), fedax.SCAFFOLD()], ids=["FedAvg", "SCAFFOLD"]
-)
-def test_ctrl_c_keeps_finished_rounds_and_the_run_goes_on_to_the_same_bits(
-    method, tmp_path
-):
-    options = {
-        "rounds": 9,
-        "schedule": fedax.Schedule(cohort=2),
-        "observe_every": 2,
-    }
+@pytest.mark.parametrize("method", [fedax.FedAvg(), fedax.SCAFFOLD()], ids=["FedAvg", "SCAFFOLD"])
+def test_ctrl_c_keeps_finished_rounds_and_the_run_goes_on_to_the_same_bits(method, tmp_path):
+    options = {"rounds": 9, "schedule": fedax.Schedule(cohort=2), "observe_every": 2}
 
     def hook(progress):
         if progress.round == 4:
             signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    part = train(
-        method,
-        progress=hook,
-        checkpoint=tmp_path,
-        checkpoint_every=8,
-        **options,
-    )
+    part = train(method, progress=hook, checkpoint=tmp_path, checkpoint_every=8, **options)
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
-    assert (part.outcome.kind, part.outcome.round, len(part.bits.up)) == (
-        "interrupted",
-        4,
-        4,
-    )
+    assert (part.outcome.kind, part.outcome.round, len(part.bits.up)) == ("interrupted", 4, 4)
     straight = train(method, **options)
     for again in (
         train(method, resume=part, **options),
@@ -142,6 +103,4 @@ def test_ctrl_c_keeps_finished_rounds_and_the_run_goes_on_to_the_same_bits(
     ):
         assert again.outcome.ok
         np.testing.assert_array_equal(again.params, straight.params)
-        np.testing.assert_array_equal(
-            again.metrics["train_loss"], straight.metrics["train_loss"]
-        )
+        np.testing.assert_array_equal(again.metrics["train_loss"], straight.metrics["train_loss"])

@@ -1,6 +1,5 @@
-"""Runs that are broken off and taken up again end in the same bits; nothing
-half-written is believed.
-"""
+"""Runs that are broken off and taken up again end in the same bits; nothing half-written is
+believed."""
 
 import errno
 import os
@@ -30,28 +29,20 @@ def go(name="scaffold", engine=None, **options):
     }
     schedule = fedax.Schedule(cohort=3, steps=2, batch_size=4)
     return fedax.run(
-        make_algorithm(name),
-        TASK,
-        schedule=schedule,
-        engine=engine,
-        **given | options,
+        make_algorithm(name), TASK, schedule=schedule, engine=engine, **given | options
     )
 
 
 def same(a, b):
     leaves = [
         jax.tree.leaves(
-            jax.tree.map(
-                np.asarray,
-                (h.params, h.state, h.metrics, h.logged, h.bits.up),
-            )
+            jax.tree.map(np.asarray, (h.params, h.state, h.metrics, h.logged, h.bits.up))
         )
         for h in (a, b)
     ]
     assert len(leaves[0]) == len(leaves[1])
     assert all(
-        x.dtype == y.dtype and x.tobytes() == y.tobytes()
-        for x, y in zip(*leaves, strict=True)
+        x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(*leaves, strict=True)
     )
     assert a.rounds.tolist() == b.rounds.tolist()
     assert a.outcome == b.outcome
@@ -73,16 +64,9 @@ def test_a_broken_run_continues_to_the_bit(name, tmp_path):
     straight = go(name)
     with pytest.raises(RuntimeError, match="killed"):
         go(name, checkpoint=tmp_path, progress=kill_at(6))
-    assert sorted(p.name for p in tmp_path.glob("*-*")) == [
-        "round-000000002",
-        "round-000000004",
-    ]
+    assert sorted(p.name for p in tmp_path.glob("*-*")) == ["round-000000002", "round-000000004"]
     heard = []
-    again = go(
-        name,
-        checkpoint=tmp_path,
-        progress=lambda progress: heard.append(progress.round),
-    )
+    again = go(name, checkpoint=tmp_path, progress=lambda progress: heard.append(progress.round))
     assert heard == [6, 9], "rounds before the checkpoint are not run again"
     same(again, straight)
     # it was done: nothing is run
@@ -91,18 +75,14 @@ def test_a_broken_run_continues_to_the_bit(name, tmp_path):
 
 DAMAGES = {
     "cut": lambda b: b[: len(b) // 2],
-    "one bit": lambda b: (
-        b[: len(b) - 700] + bytes([b[len(b) - 700] ^ 8]) + b[len(b) - 699 :]
-    ),
+    "one bit": lambda b: b[: len(b) - 700] + bytes([b[len(b) - 700] ^ 8]) + b[len(b) - 699 :],
     "foreign": lambda b: b"PK" + b,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_continues(
-    tmp_path, damage
-):
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_continues(tmp_path, damage):
     with pytest.raises(RuntimeError, match="killed"):
         go(checkpoint=tmp_path, progress=kill_at(6))
     newest = tmp_path / "round-000000004"
@@ -113,9 +93,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_continues(
     same(go(checkpoint=tmp_path), go())
 
 
-def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(
-    tmp_path, monkeypatch
-):
+def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, monkeypatch):
     real = os.fsync
     written = []
 
@@ -126,9 +104,7 @@ def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(
         real(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(
-        WriteFailed, match=r"round-000000004: .*No space left on device"
-    ):
+    with pytest.raises(WriteFailed, match=r"round-000000004: .*No space left on device"):
         go(checkpoint=tmp_path)
     assert [p.name for p in tmp_path.glob("round-*")] == ["round-000000002"]
     monkeypatch.undo()
@@ -162,9 +138,7 @@ with held(Path(sys.argv[1])):
 def test_two_processes_never_share_a_folder(tmp_path):
     left = tmp_path / ".round-begun"  # the other process writes it
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout.readline() == "held\n"
         left.touch()

@@ -40,23 +40,14 @@ def root():
 
 
 def places(t, k, count):
-    """The random places of the first vector that client k sends in round
-    t.
-    """
+    """The random places of the first vector that client k sends in round t."""
     key = jax.random.fold_in(stream(root(), "client", t, k, 0, "uplink"), 0)
-    return np.asarray(
-        jax.random.permutation(key, jnp.arange(DIM, dtype=jnp.int32))
-    )[:count]
+    return np.asarray(jax.random.permutation(key, jnp.arange(DIM, dtype=jnp.int32)))[:count]
 
 
 def descend(codec, rounds, task=None, rate=RATE, **options):
     """Gradient descent on the quadratics, every client's step coded."""
-    given = {
-        "engine": ONE,
-        "observe_every": rounds,
-        "observe": [],
-        "seed": SEED,
-    } | options
+    given = {"engine": ONE, "observe_every": rounds, "observe": [], "seed": SEED} | options
     return fedax.run(
         fedax.GD(),
         quadratic(A, B) if task is None else task,
@@ -69,15 +60,8 @@ def descend(codec, rounds, task=None, rate=RATE, **options):
 
 
 def federate(codec, rounds=ROUNDS, **options):
-    """FedAvg on the world of transcriptions, three of five clients a
-    round.
-    """
-    given = {
-        "engine": ONE,
-        "observe_every": rounds,
-        "seed": SEED,
-        "solver": fedax.SGD(LR),
-    }
+    """FedAvg on the world of transcriptions, three of five clients a round."""
+    given = {"engine": ONE, "observe_every": rounds, "seed": SEED, "solver": fedax.SGD(LR)}
     return fedax.run(
         fedax.FedAvg(),
         regression(),
@@ -93,30 +77,19 @@ def test_ef21_with_top_k_against_numpy():
     g = np.zeros((CLIENTS, DIM))
     for _ in range(30):
         steps = [-RATE * A[k] @ (x - B[k]) for k in range(CLIENTS)]
-        g = g + np.array(
-            [top(step - mine, 2) for step, mine in zip(steps, g, strict=True)]
-        )
+        g = g + np.array([top(step - mine, 2) for step, mine in zip(steps, g, strict=True)])
         x = x + g.mean(0)
     history = descend(EF21(TopK(2 / DIM, feedback=False)), 30)
-    np.testing.assert_allclose(
-        np.asarray(history.params), x, rtol=0, atol=1e-12
-    )
-    np.testing.assert_allclose(
-        history.carry.lost[0].all()[0], g, rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.carry.lost[0].all()[0], g, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [CLIENTS * 2 * (32 + 3)] * 30
 
 
 def test_ef21_from_exact_vectors_against_the_released_steps():
-    """bdfg_distributed_stable.py: memories begin with the gradients; steps
-    are of the model.
-    """
+    """bdfg_distributed_stable.py: memories begin with the gradients; steps are of the model."""
     codec = EF21(TopK(2 / DIM, feedback=False))
     key = jax.random.key(0)
-    x, gradients = (
-        np.zeros(DIM),
-        lambda x: np.array([A[k] @ (x - B[k]) for k in range(CLIENTS)]),
-    )
+    x, gradients = np.zeros(DIM), lambda x: np.array([A[k] @ (x - B[k]) for k in range(CLIENTS)])
     g = mine = gradients(x)
     for _ in range(10):
         x = x - RATE * g.mean(0)
@@ -126,8 +99,7 @@ def test_ef21_from_exact_vectors_against_the_released_steps():
         ]
         g = g + np.array([top(row, 2) for row in gradients(x) - g])
         values, mine = (
-            np.array(part)
-            for part in ([m.value for m, _ in sent], [m for _, m in sent])
+            np.array(part) for part in ([m.value for m, _ in sent], [m for _, m in sent])
         )
         np.testing.assert_allclose(values, g, rtol=0, atol=1e-12)
         np.testing.assert_allclose(mine, g, rtol=0, atol=1e-12)
@@ -135,9 +107,7 @@ def test_ef21_from_exact_vectors_against_the_released_steps():
 
 @pytest.mark.slow
 def test_ef21_divides_the_messages_of_unbiased_codecs():
-    """As FL_PyTorch does; undivided, memories of RandK(2 / 6) would grow
-    without bound.
-    """
+    """As FL_PyTorch does; undivided, memories of RandK(2 / 6) would grow without bound."""
     x = np.zeros(DIM)
     g = np.zeros((CLIENTS, DIM))
     count = 2
@@ -150,21 +120,15 @@ def test_ef21_divides_the_messages_of_unbiased_codecs():
             g[k] += sent / (1 + (DIM / count - 1))
         x = x + g.mean(0)
     history = descend(EF21(RandK(count / DIM)), 30)
-    np.testing.assert_allclose(
-        np.asarray(history.params), x, rtol=0, atol=1e-12
-    )
-    np.testing.assert_allclose(
-        history.carry.lost[0].all()[0], g, rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.carry.lost[0].all()[0], g, rtol=0, atol=1e-12)
     reached = descend(EF21(RandK(count / DIM)), 300).params
     np.testing.assert_allclose(reached, OPTIMUM, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("alpha", [0.0, slow(0.2)])
 def test_diana_with_rand_k_against_numpy(alpha):
-    """Also with one memory at the server, as FL_PyTorch has it, where all
-    clients take part.
-    """
+    """Also with one memory at the server, as FL_PyTorch has it, where all clients take part."""
     x = np.zeros(DIM)
     h = np.zeros((CLIENTS, DIM))
     count = 2
@@ -180,18 +144,12 @@ def test_diana_with_rand_k_against_numpy(alpha):
             estimates[k] = h[k] + sent
             messages[k] = sent
             h[k] += rate * sent
-        np.testing.assert_allclose(
-            estimates.mean(0), total + messages.mean(0), atol=1e-12
-        )
+        np.testing.assert_allclose(estimates.mean(0), total + messages.mean(0), atol=1e-12)
         total = total + rate * messages.mean(0)
         x = x + estimates.mean(0)
     history = descend(DIANA(RandK(count / DIM), alpha), 30)
-    np.testing.assert_allclose(
-        np.asarray(history.params), x, rtol=0, atol=1e-12
-    )
-    np.testing.assert_allclose(
-        history.carry.lost[0].all()[0], h, rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.carry.lost[0].all()[0], h, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [CLIENTS * 2 * (32 + 3)] * 30
 
 
@@ -204,21 +162,16 @@ PAIRS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", quick(PAIRS, "DIANA"))
 def test_memories_reach_the_optimum_where_codecs_alone_do_not(name):
-    """Heterogeneous quadratics: at the optimum the clients' gradients do not
-    vanish.
-    """
+    """Heterogeneous quadratics: at the optimum the clients' gradients do not vanish."""
     with_memory, alone = (
-        np.abs(np.asarray(descend(codec, 300).params) - OPTIMUM).max()
-        for codec in PAIRS[name]
+        np.abs(np.asarray(descend(codec, 300).params) - OPTIMUM).max() for codec in PAIRS[name]
     )
     assert with_memory < 1e-10
     assert alone > 1e-2
 
 
 def test_absent_clients_keep_their_memory():
-    """Three of five clients a round, whose changes are relative to the model
-    sent down.
-    """
+    """Three of five clients a round, whose changes are relative to the model sent down."""
     world = World()
     g = np.zeros((5, 4))
     w = world.start
@@ -228,9 +181,7 @@ def test_absent_clients_keep_their_memory():
         w = w + np.average(g[cohort], axis=0, weights=P[cohort])
     history = federate(EF21(TopK(0.5, feedback=False)))
     np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(
-        history.carry.lost[0].all()[0], g, rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(history.carry.lost[0].all()[0], g, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [3 * 2 * (32 + 2)] * ROUNDS
 
 
@@ -245,30 +196,15 @@ def test_memories_on_a_graph():
         trained = np.array([world.sgd(k, x[k])[0] for k in range(5)])
         g = g + np.array([top(row, 2) for row in trained - g])
         x = graph.matrix() @ g
-    options = {
-        "solver": fedax.SGD(LR),
-        "schedule": SCHEDULE,
-        "seed": SEED,
-        "engine": ONE,
-    }
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "seed": SEED, "engine": ONE}
     channel = fedax.Channel(up=EF21(TopK(0.5, feedback=False)))
     history = fedax.run(
-        fedax.DFedAvgM(graph=graph),
-        regression(),
-        rounds=ROUNDS,
-        channel=channel,
-        **options,
+        fedax.DFedAvgM(graph=graph), regression(), rounds=ROUNDS, channel=channel, **options
     )
     np.testing.assert_allclose(vector(history), x.mean(0), rtol=0, atol=1e-12)
-    changing = fedax.DFedAvgM(
-        graph=Graph.sequence([Graph.star(5), Graph.ring(5)])
-    )
-    with pytest.raises(
-        InvalidInput, match=r"Channel\(up=...\) .* graph changes"
-    ):
-        fedax.run(
-            changing, regression(), rounds=1, channel=channel, **options
-        )
+    changing = fedax.DFedAvgM(graph=Graph.sequence([Graph.star(5), Graph.ring(5)]))
+    with pytest.raises(InvalidInput, match=r"Channel\(up=...\) .* graph changes"):
+        fedax.run(changing, regression(), rounds=1, channel=channel, **options)
 
 
 @every_codec
@@ -284,9 +220,5 @@ def test_a_run_is_resumed_to_the_same_bits(name, tmp_path):
     for other in (resumed, from_files):
         assert np.array_equal(other.params, straight.params)
         assert jax.tree.all(
-            jax.tree.map(
-                np.array_equal,
-                other.carry.lost[0].all(),
-                straight.carry.lost[0].all(),
-            )
+            jax.tree.map(np.array_equal, other.carry.lost[0].all(), straight.carry.lost[0].all())
         )

@@ -17,9 +17,7 @@ from problems import compiled_rounds, regression
 pytestmark = pytest.mark.slow
 
 
-def test_seconds_begin_before_the_data_are_placed_and_the_first_program_compiled(
-    monkeypatch,
-):
+def test_seconds_begin_before_the_data_are_placed_and_the_first_program_compiled(monkeypatch):
     placed = SimulationProgram.__init__
     started = SimulationProgram.start
     pause = 0.25
@@ -37,43 +35,21 @@ def test_seconds_begin_before_the_data_are_placed_and_the_first_program_compiled
     options = {"rounds": 1, "schedule": fedax.Schedule(batch_size=7)}
     begun = time.perf_counter()
     history = fedax.run(fedax.FedAvg(), regression(), **options)
-    assert (
-        2 * pause
-        < history.seconds[0]
-        <= history.seconds[-1]
-        < time.perf_counter() - begun
-    )
-    resumed = fedax.run(
-        fedax.FedAvg(),
-        regression(),
-        resume=history,
-        **{**options, "rounds": 2},
-    )
+    assert 2 * pause < history.seconds[0] <= history.seconds[-1] < time.perf_counter() - begun
+    resumed = fedax.run(fedax.FedAvg(), regression(), resume=history, **{**options, "rounds": 2})
     assert resumed.seconds[-1] > history.seconds[-1] + pause
 
 
-@pytest.mark.skipif(
-    not compiler_options(), reason="this compiler does not have the option"
-)
-@pytest.mark.parametrize(
-    ("features", "expected"), [(60, False), (7_000, True)]
-)
-def test_products_of_small_models_alone_are_left_to_the_compiler(
-    features, expected
-):
-    """Beside the library's products, which go by its name; 70,010 parameters
-    are no small model.
-    """
-    clients = [
-        {"x": np.ones((4, features), np.float32), "y": np.zeros(4, np.int32)}
-    ]
+@pytest.mark.skipif(not compiler_options(), reason="this compiler does not have the option")
+@pytest.mark.parametrize(("features", "expected"), [(60, False), (7_000, True)])
+def test_products_of_small_models_alone_are_left_to_the_compiler(features, expected):
+    """Beside the library's products, which go by its name; 70,010 parameters are no small model."""
+    clients = [{"x": np.ones((4, features), np.float32), "y": np.zeros(4, np.int32)}]
     task = fedax.classification(
         fedax.FederatedData.from_arrays(clients, classes=10),
         fedax.models.Softmax(features, 10),
     )
-    options = RunOptions.of(
-        {"rounds": 1, "schedule": fedax.Schedule(steps=1), "observe": ()}
-    )
+    options = RunOptions.of({"rounds": 1, "schedule": fedax.Schedule(steps=1), "observe": ()})
     grid = Grid([fedax.FedAvg()], task, [0], options)
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)
@@ -108,6 +84,4 @@ def test_devices_meet_for_the_sums_of_a_phase_alone(method):
         if re.search(r" (all-|reduce-scatter|collective-)[-a-z]*\(", line)
     ]
     assert meetings
-    assert all(
-        "fedax.aggregation/shard_map/psum" in line for line in meetings
-    ), meetings
+    assert all("fedax.aggregation/shard_map/psum" in line for line in meetings), meetings

@@ -17,9 +17,7 @@ def test_frames_from_run_to_the_loss(dim):
 
     def loss(w, examples):
         stack = traceback.extract_stack()
-        stacks.append(
-            [frame for frame in stack if frame.filename.startswith(ROOT)]
-        )
+        stacks.append([frame for frame in stack if frame.filename.startswith(ROOT)])
         return (examples["x"] @ w - examples["y"]) ** 2
 
     clients = [{"x": np.ones((n, dim)), "y": np.ones(n)} for n in (5, 9)]
@@ -28,6 +26,4 @@ def test_frames_from_run_to_the_loss(dim):
     fedax.run(fedax.FedAvg(), task, rounds=1, observe=[])
     (stack,) = stacks
     assert stack[0].name == "run"
-    assert len(stack) <= 28, [
-        f"{frame.filename}: {frame.name}" for frame in stack
-    ]
+    assert len(stack) <= 28, [f"{frame.filename}: {frame.name}" for frame in stack]

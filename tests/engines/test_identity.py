@@ -1,6 +1,4 @@
-"""A checkpoint is continued by the run that made it, and refused to every
-other one.
-"""
+"""A checkpoint is continued by the run that made it, and refused to every other one."""
 
 import dataclasses
 import json
@@ -27,12 +25,9 @@ TASK = regression()
 
 def task_with(loss=squares, start=0.1, **more):
     clients = [
-        {name: np.asarray(values) for name, values in TASK.train[k].items()}
-        for k in range(5)
+        {name: np.asarray(values) for name, values in TASK.train[k].items()} for k in range(5)
     ]
-    return fedax.Task(
-        {"b": np.zeros(()), "w": np.full(3, start)}, loss, clients, **more
-    )
+    return fedax.Task({"b": np.zeros(()), "w": np.full(3, start)}, loss, clients, **more)
 
 
 class Scaled(fedax.FedAvg):
@@ -86,20 +81,15 @@ PLACES = ("base", "closure", "codec", "solver", "observer")
 
 
 def own_method(place, value):
-    """A method and options of two files of a user, with a factor of `value`
-    at one of the places.
-    """
+    """A method and options of two files of a user, with a factor of `value` at one of the
+    places."""
     factors = dict.fromkeys(PLACES, 1.0) | {place: value}
     base = {"__name__": "base"}
     exec(BASE.format(**factors), base)
     own = {"__name__": "own", "Base": base["Base"]}
     exec(OWN.format(**factors), own)
     channel = fedax.Channel(up=own["Code"]())
-    return own["make"](), {
-        "channel": channel,
-        "solver": own["Still"](),
-        "observe": [own["Seen"]()],
-    }
+    return own["make"](), {"channel": channel, "solver": own["Still"](), "observe": [own["Seen"]()]}
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -123,11 +113,7 @@ def scaled_loss(factor):
 
 def dropped(rate):
     def loss(params, data, key):
-        kept = (
-            1.0
-            if key is None
-            else jax.random.bernoulli(key, 1 - rate, (3,)) / (1 - rate)
-        )
+        kept = 1.0 if key is None else jax.random.bernoulli(key, 1 - rate, (3,)) / (1 - rate)
         return squares({"w": params["w"] * kept, "b": params["b"]}, data)
 
     return loss
@@ -135,26 +121,20 @@ def dropped(rate):
 
 def identity_of(method=None, task=TASK, seed=0, **options):
     """As a checkpoint has it."""
-    options = RunOptions.of(
-        {"observe": [fedax.observe.TrainLoss()], **options}
-    )
+    options = RunOptions.of({"observe": [fedax.observe.TrainLoss()], **options})
     grid = Grid([method or fedax.FedAvg()], task, [seed], options)
     return grid.identity()
 
 
 def differing(one, other):
     """The names of what differs, whichever side lacks it."""
-    return [
-        name for name in {**one, **other} if one.get(name) != other.get(name)
-    ]
+    return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
 def rings(clients):
     import networkx as nx
 
-    return fedax.Graph.of(nx.cycle_graph(clients)), fedax.Graph.of(
-        nx.complete_graph(clients)
-    )
+    return fedax.Graph.of(nx.cycle_graph(clients)), fedax.Graph.of(nx.complete_graph(clients))
 
 
 def module_task(activation):
@@ -166,10 +146,7 @@ def module_task(activation):
 
 RING, COMPLETE = rings(5)
 OTHERS = {
-    "module": [
-        {"task": module_task(activation)}
-        for activation in (jax.nn.relu, jnp.tanh)
-    ],
+    "module": [{"task": module_task(activation)} for activation in (jax.nn.relu, jnp.tanh)],
     "server optimizer": [
         {"method": fedax.FedAvg(server=optax.sgd(1.0))},
         {"method": fedax.FedAvg(server=optax.sgd(1.0, momentum=0.5))},
@@ -178,47 +155,23 @@ OTHERS = {
         {"method": fedax.FedAvg(server=optax.sgd(1.0))},
         {"method": fedax.FedAvg(server=optax.sgd(0.5))},
     ],
-    "solver": [
-        {"solver": fedax.Optax(optax.sgd(0.1))},
-        {"solver": fedax.Optax(optax.adam(0.1))},
-    ],
+    "solver": [{"solver": fedax.Optax(optax.sgd(0.1))}, {"solver": fedax.Optax(optax.adam(0.1))}],
     "its schedule": [
-        {
-            "solver": fedax.Optax(
-                optax.sgd(optax.exponential_decay(0.1, 10, rate))
-            )
-        }
+        {"solver": fedax.Optax(optax.sgd(optax.exponential_decay(0.1, 10, rate)))}
         for rate in (0.9, 0.8)
     ],
-    "hyperparameter": [
-        {"method": fedax.FedProx(mu=0.1)},
-        {"method": fedax.FedProx(mu=0.2)},
-    ],
-    "per-client hyperparameter": [
-        {"method": fedax.FedProx(mu=np.full(5, x))} for x in (0.1, 0.2)
-    ],
-    "graph": [
-        {"method": fedax.DFedAvgM(graph=RING)},
-        {"method": fedax.DFedAvgM(graph=COMPLETE)},
-    ],
+    "hyperparameter": [{"method": fedax.FedProx(mu=0.1)}, {"method": fedax.FedProx(mu=0.2)}],
+    "per-client hyperparameter": [{"method": fedax.FedProx(mu=np.full(5, x))} for x in (0.1, 0.2)],
+    "graph": [{"method": fedax.DFedAvgM(graph=RING)}, {"method": fedax.DFedAvgM(graph=COMPLETE)}],
     "codec": [
         {"method": fedax.QuantizedDFedAvgM(code=code)}
         for code in (fedax.codecs.Sign(), fedax.codecs.TopK(0.5))
     ],
-    "plain field": [
-        {"method": Scaled(factor=1.0)},
-        {"method": Scaled(factor=2.0)},
-    ],
-    "loss": [
-        {"task": task_with()},
-        {"task": task_with(lambda p, d: squares(p, d) ** 2)},
-    ],
-    "what a loss holds": [
-        {"task": task_with(scaled_loss(factor))} for factor in (1.0, 2.0)
-    ],
+    "plain field": [{"method": Scaled(factor=1.0)}, {"method": Scaled(factor=2.0)}],
+    "loss": [{"task": task_with()}, {"task": task_with(lambda p, d: squares(p, d) ** 2)}],
+    "what a loss holds": [{"task": task_with(scaled_loss(factor))} for factor in (1.0, 2.0)],
     "array that a loss holds": [
-        {"task": task_with(scaled_loss(jnp.full(3, x).sum()))}
-        for x in (1.0, 2.0)
+        {"task": task_with(scaled_loss(jnp.full(3, x).sum()))} for x in (1.0, 2.0)
     ],
     "score": [
         {"task": task_with(scores={"a": squares})},
@@ -226,35 +179,24 @@ OTHERS = {
     ],
     "start": [{"task": task_with(start=0.1)}, {"task": task_with(start=0.2)}],
     "l2": [{"task": task_with()}, {"task": task_with(l2=0.5)}],
-    "schedule": [
-        {"schedule": fedax.Schedule(order="given")},
-        {"schedule": fedax.Schedule()},
-    ],
+    "schedule": [{"schedule": fedax.Schedule(order="given")}, {"schedule": fedax.Schedule()}],
     "seed": [{"seed": 0}, {"seed": 1}],
-    "removed channel": [
-        {"channel": fedax.Channel(up=fedax.codecs.Sign())},
-        {},
-    ],
+    "removed channel": [{"channel": fedax.Channel(up=fedax.codecs.Sign())}, {}],
     "dropout": [{"task": task_with(dropped(rate))} for rate in (0.1, 0.2)],
     "removed stop": [{"stop": fedax.Divergence(1.0, 5)}, {}],
     "observer": [
-        {"observe": [kind()]}
-        for kind in (fedax.observe.TrainLoss, fedax.observe.Dissimilarity)
+        {"observe": [kind()]} for kind in (fedax.observe.TrainLoss, fedax.observe.Dissimilarity)
     ],
 }
 
 
 def programs_with(values):
-    """Functions that hold an array in themselves, or in a jitted function
-    that they call.
-    """
+    """Functions that hold an array in themselves, or in a jitted function that they call."""
     held = jax.jit(lambda x: x * values)
     return {
         "plain": lambda x: x * values,
         "jit": held,
-        "scan": lambda x: jax.lax.scan(
-            lambda c, _: (held(c), None), x, length=3
-        )[0],
+        "scan": lambda x: jax.lax.scan(lambda c, _: (held(c), None), x, length=3)[0],
         "vmap": lambda x: jax.vmap(held)(x[None]),
     }
 
@@ -263,9 +205,7 @@ def programs_with(values):
 @pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
 def test_what_a_function_holds_is_in_the_hash_of_its_program(kind, array):
     hashes = {
-        identity.hash_program(
-            programs_with(array(np.full(40, x)))[kind], jnp.ones(40)
-        )
+        identity.hash_program(programs_with(array(np.full(40, x)))[kind], jnp.ones(40))
         for x in (1.0, 2.0, 2.0)
     }
     assert len(hashes) == 2
@@ -277,9 +217,9 @@ def test_one_number_of_large_data_is_another_run():
         values[1, 400_000] = value
         return fedax.Task(0.0, lambda w, x: (w - x) ** 2, list(values))
 
-    assert differing(
-        identity_of(task=with_number(0.0)), identity_of(task=with_number(1.0))
-    ) == ["data.train"]
+    assert differing(identity_of(task=with_number(0.0)), identity_of(task=with_number(1.0))) == [
+        "data.train"
+    ]
 
 
 @pytest.mark.parametrize("pair", OTHERS.values(), ids=OTHERS)
@@ -291,12 +231,8 @@ def test_another_run_has_another_identity(pair):
 
 def test_other_versions_are_another_run(monkeypatch):
     before = identity_of()
-    versions = {
-        name: before[f"versions.{name}"] for name in identity._PACKAGES
-    }
-    monkeypatch.setattr(
-        identity, "version", (versions | {"optax": "0.0.1"}).get
-    )
+    versions = {name: before[f"versions.{name}"] for name in identity._PACKAGES}
+    monkeypatch.setattr(identity, "version", (versions | {"optax": "0.0.1"}).get)
     after = identity_of()
     assert differing(before, after) == ["versions.optax"]
     assert after["versions.optax"] == "0.0.1"
@@ -315,15 +251,10 @@ print(json.dumps([t.identity_of(**o) for o in options]))
 
 @pytest.mark.slow
 def test_other_processes_agree():
-    """Nothing of an address, a hash seed or an order of definition gets
-    in.
-    """
+    """Nothing of an address, a hash seed or an order of definition gets in."""
     found = [
         subprocess.run(
-            [sys.executable, "-c", PROGRAM, *sys.path],
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, "-c", PROGRAM, *sys.path], capture_output=True, text=True, check=True
         ).stdout
         for _ in range(2)
     ]

@@ -1,6 +1,5 @@
-"""What a method draws in `init` comes from a stream of its own, on every
-engine and after a resumption.
-"""
+"""What a method draws in `init` comes from a stream of its own, on every engine and after a
+resumption."""
 
 import pytest
 
@@ -24,12 +23,7 @@ def go(engine, rounds=3, **options):
         "observe": [],
         "engine": engine,
     }
-    return fedax.run(
-        Draws(),
-        regression((7, 20, 33, 9, 11)),
-        rounds=rounds,
-        **given | options,
-    )
+    return fedax.run(Draws(), regression((7, 20, 33, 9, 11)), rounds=rounds, **given | options)
 
 
 @pytest.mark.slow

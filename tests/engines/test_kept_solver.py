@@ -1,6 +1,4 @@
-"""Local optimizers whose state clients keep between rounds, against Adam
-written out in NumPy.
-"""
+"""Local optimizers whose state clients keep between rounds, against Adam written out in NumPy."""
 
 import functools
 
@@ -17,10 +15,7 @@ B1 = 0.9
 B2 = 0.999
 EPS = 1e-8
 RNG = np.random.default_rng(0)
-CLIENTS = [
-    {"x": RNG.normal(size=(n, 3)) + k, "y": RNG.normal(size=n)}
-    for k, n in enumerate(SIZES)
-]
+CLIENTS = [{"x": RNG.normal(size=(n, 3)) + k, "y": RNG.normal(size=n)} for k, n in enumerate(SIZES)]
 SCHEDULE = fedax.Schedule(steps=4, batch_size="full")
 ENGINES = {
     "in turn": fedax.Simulation(devices=1),
@@ -38,15 +33,9 @@ TASK = fedax.Task(np.full(3, 0.1), loss, CLIENTS)
 
 
 @functools.cache
-def history(
-    engine="in turn", rounds=3, method=fedax.FedAvg, keep=True, **more
-):
+def history(engine="in turn", rounds=3, method=fedax.FedAvg, keep=True, **more):
     solver = fedax.Optax(optax.adam(RATE), keep=keep)
-    settings = {
-        "solver": solver,
-        "schedule": SCHEDULE,
-        "engine": ENGINES[engine],
-    }
+    settings = {"solver": solver, "schedule": SCHEDULE, "engine": ENGINES[engine]}
     return fedax.run(method(), TASK, rounds=rounds, **(settings | more))
 
 
@@ -55,9 +44,7 @@ def mean_of(w, models):
 
 
 def rounds_of_adam(rounds, decay=0.0, server=mean_of):
-    """Returns the server's model after some rounds; moments and counts stay
-    at the clients.
-    """
+    """Returns the server's model after some rounds; moments and counts stay at the clients."""
     w = np.full(3, 0.1)
     moments = [(np.zeros(3), np.zeros(3), 0) for _ in SIZES]
     for _ in range(rounds):
@@ -66,18 +53,12 @@ def rounds_of_adam(rounds, decay=0.0, server=mean_of):
             local = w.copy()
             m, v, t = moments[k]
             for _ in range(4):
-                g = (
-                    client["x"].T
-                    @ (client["x"] @ local - client["y"])
-                    / SIZES[k]
-                )
+                g = client["x"].T @ (client["x"] @ local - client["y"]) / SIZES[k]
                 m = B1 * m + (1 - B1) * g
                 v = B2 * v + (1 - B2) * g**2
                 t = t + 1
                 local = (1 - RATE * decay) * local
-                local = local - RATE * (m / (1 - B1**t)) / (
-                    np.sqrt(v / (1 - B2**t)) + EPS
-                )
+                local = local - RATE * (m / (1 - B1**t)) / (np.sqrt(v / (1 - B2**t)) + EPS)
             models.append(local)
             moments[k] = m, v, t
         w = server(w, models)
@@ -99,9 +80,8 @@ def test_adam_goes_on_where_it_stopped(engine):
 
 
 def test_diloco_has_the_outer_step_of_its_released_code():
-    """The outer gradient is the model minus the plain mean of the workers'
-    models, for PyTorch's SGD(lr=0.7, momentum=0.9, nesterov=True): d = g +
-    0.9 buffer, where buffer = 0.9 buffer + g.
+    """The outer gradient is the model minus the plain mean of the workers' models, for PyTorch's
+    SGD(lr=0.7, momentum=0.9, nesterov=True): d = g + 0.9 buffer, where buffer = 0.9 buffer + g.
     """
     buffer = np.zeros(3)
 
@@ -125,10 +105,7 @@ def test_diloco_has_the_outer_step_of_its_released_code():
 @pytest.mark.slow
 def test_clients_that_do_not_work_keep_theirs_and_all_engines_agree():
     schedule = fedax.Schedule(steps=4, batch_size="full", cohort=1)
-    one, two = (
-        history(engine, 4, schedule=schedule)
-        for engine in ("in turn", "eager")
-    )
+    one, two = (history(engine, 4, schedule=schedule) for engine in ("in turn", "eager"))
     counts = [int(one.carry.solver_states.of(k)[0].count) for k in range(3)]
     assert sum(counts) == 16
     assert len(set(counts)) > 1
@@ -136,12 +113,8 @@ def test_clients_that_do_not_work_keep_theirs_and_all_engines_agree():
 
 
 def test_the_state_is_counted_and_not_sent():
-    kept = fedax.footprint(
-        fedax.FedAvg(), TASK, solver=fedax.Optax(optax.adam(RATE), keep=True)
-    )
-    fresh = fedax.footprint(
-        fedax.FedAvg(), TASK, solver=fedax.Optax(optax.adam(RATE))
-    )
+    kept = fedax.footprint(fedax.FedAvg(), TASK, solver=fedax.Optax(optax.adam(RATE), keep=True))
+    fresh = fedax.footprint(fedax.FedAvg(), TASK, solver=fedax.Optax(optax.adam(RATE)))
     assert (kept.memory.vectors, kept.memory.numbers) == (2, 1)
     assert kept.phases == fresh.phases
     assert sum(fresh.memory) == 0
@@ -157,13 +130,9 @@ def test_momentum_that_is_kept_is_no_plain_step():
         v = 0.5 * v + x.T @ (x @ w - y) / len(y)
         w = w - RATE * v
     task = fedax.Task(np.full(3, 0.1), loss, CLIENTS[:1])
-    found = fedax.run(
-        fedax.FedAvg(), task, solver=solver, schedule=SCHEDULE, rounds=2
-    )
+    found = fedax.run(fedax.FedAvg(), task, solver=solver, schedule=SCHEDULE, rounds=2)
     np.testing.assert_allclose(found.params, w, rtol=0, atol=1e-12)
     with pytest.raises(InvalidInput, match="keep=True"):
-        fedax.run(
-            fedax.FedNova(), task, solver=solver, schedule=SCHEDULE, rounds=1
-        )
+        fedax.run(fedax.FedNova(), task, solver=solver, schedule=SCHEDULE, rounds=1)
     with pytest.raises(InvalidInput, match="several local problems"):
         fedax.start(fedax.Ditto(), task, solver=solver)

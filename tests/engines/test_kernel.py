@@ -1,6 +1,5 @@
-"""Steps of small models as one kernel: the same numbers as without, and only
-where all operations can be in one.
-"""
+"""Steps of small models as one kernel: the same numbers as without, and only where all operations
+can be in one."""
 
 import jax
 import jax.numpy as jnp
@@ -25,16 +24,12 @@ BITS = jnp.uint32(7)
 
 
 def whole(function):
-    """A function of a vector of numbers in (-1, 1), by way of whole
-    numbers.
-    """
+    """A function of a vector of numbers in (-1, 1), by way of whole numbers."""
     return lambda x: function((x * 100).astype(jnp.int32)).astype(x.dtype)
 
 
 def words(function):
-    return lambda x: (
-        function((x * 1000 + 2000).astype(jnp.uint32)).astype(x.dtype) / 2**20
-    )
+    return lambda x: function((x * 1000 + 2000).astype(jnp.uint32)).astype(x.dtype) / 2**20
 
 
 OPERATIONS = {
@@ -79,9 +74,7 @@ OPERATIONS = {
     "remat2": jax.checkpoint(lambda x: jnp.sin(x)), "scan": lambda x: lax.scan(lambda s, y: (s + y, s), 0.0 * x[0], x)[1],
     "while": lambda x: lax.while_loop(lambda y: y.sum() < 9, lambda y: y + 1, x),
 }  # fmt: skip
-OPERATIONS["custom_vjp_call"].defvjp(
-    lambda x: (x + 1, None), lambda _, g: (g,)
-)
+OPERATIONS["custom_vjp_call"].defvjp(lambda x: (x + 1, None), lambda _, g: (g,))
 
 
 def names(program):
@@ -91,20 +84,12 @@ def names(program):
 
 
 def compiled(function, *arguments):
-    return (
-        jax.jit(function)
-        .lower(*arguments)
-        .compile(compiler_options=kernel.compiler_options())
-    )
+    return jax.jit(function).lower(*arguments).compile(compiler_options=kernel.compiler_options())
 
 
 def repeated(step):
-    """Functions of a number of turns and a carry: the loop as it is, and as a
-    kernel.
-    """
-    return lambda n, x: lax.fori_loop(
-        0, n, step, x
-    ), lambda n, x: kernel.fused_loop(n, step, x)
+    """Functions of a number of turns and a carry: the loop as it is, and as a kernel."""
+    return lambda n, x: lax.fori_loop(0, n, step, x), lambda n, x: kernel.fused_loop(n, step, x)
 
 
 def alike(step, x, **tolerance):
@@ -114,11 +99,7 @@ def alike(step, x, **tolerance):
     for turns in (jnp.int32(3), jnp.int32(0)):
         found = program(turns, x)
         expected = jax.jit(plain)(turns, x)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, **tolerance),
-            found,
-            expected,
-        )
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), found, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -128,17 +109,9 @@ def test_operations(dtype):
         assert name in names(jax.make_jaxpr(operation)(x).jaxpr)
 
     def step(i, values):
-        return {
-            name: OPERATIONS[name](x).astype(dtype) * 0.5
-            for name, x in values.items()
-        }
+        return {name: OPERATIONS[name](x).astype(dtype) * 0.5 for name, x in values.items()}
 
-    alike(
-        step,
-        dict.fromkeys(OPERATIONS, x),
-        rtol=1e-5 if dtype == "float32" else 1e-13,
-        atol=1e-6,
-    )
+    alike(step, dict.fromkeys(OPERATIONS, x), rtol=1e-5 if dtype == "float32" else 1e-13, atol=1e-6)
 
 
 def test_every_operation_has_its_test():
@@ -168,44 +141,27 @@ def test_every_operation_has_its_test():
     ],
 )  # fmt: skip
 def test_operations_that_are_in_no_kernel(function):
-    assert (
-        jax.eval_shape(
-            repeated(lambda i, x: function(x))[1], jnp.int32(3), jnp.ones(11)
-        )
-        is None
-    )
+    assert jax.eval_shape(repeated(lambda i, x: function(x))[1], jnp.int32(3), jnp.ones(11)) is None
 
 
 def test_operands_that_nothing_reads():
-    """The compiler aborts the process where a call's computation does not
-    read an operand, and it removes what has no effect.
-    """
+    """The compiler aborts the process where a call's computation does not read an operand, and it
+    removes what has no effect."""
     large = jnp.asarray(np.random.default_rng(0).normal(size=3000))
     key = jax.random.key(0)
 
     def single(n, unread, x):
         return kernel.fused_loop(
-            n,
-            lambda i, c: (
-                c[0] + 1 + large[:2] * 0 + (unread * 0).astype(float),
-                c[1],
-            ),
-            (x, key),
+            n, lambda i, c: (c[0] + 1 + large[:2] * 0 + (unread * 0).astype(float), c[1]), (x, key)
         )
 
     program = compiled(single, jnp.int32(2), jnp.int32(4), jnp.zeros(2))
-    assert program(jnp.int32(2), jnp.int32(4), jnp.zeros(2))[0].tolist() == [
-        2,
-        2,
-    ]
+    assert program(jnp.int32(2), jnp.int32(4), jnp.zeros(2))[0].tolist() == [2, 2]
 
 
 def test_steps_that_the_compiler_would_divide_among_threads():
     rng = np.random.default_rng(0)
-    rows = [
-        jnp.asarray(row)
-        for row in rng.uniform(-0.5, 0.5, (8, kernel.MAX_RESULT))
-    ]
+    rows = [jnp.asarray(row) for row in rng.uniform(-0.5, 0.5, (8, kernel.MAX_RESULT))]
     alike(
         lambda i, x: sum((x * row + row) * (x - row) for row in rows),
         rows[0],
@@ -219,10 +175,7 @@ def histories(monkeypatch, algorithm, task, **setting):
     for on in (True, False):
         with monkeypatch.context() as patch:
             if not on:
-                patch.setattr(
-                    "fedax.engine.backends.simulation.engine.is_available",
-                    lambda: False,
-                )
+                patch.setattr("fedax.engine.backends.simulation.engine.is_available", lambda: False)
             jax.clear_caches()
             found.append(fedax.run(algorithm, task, rounds=3, **setting))
             assert (
@@ -238,10 +191,7 @@ def histories(monkeypatch, algorithm, task, **setting):
 def small_data():
     rng = np.random.default_rng(0)
     clients = [
-        {
-            "x": rng.normal(size=(n, 8)).astype("f"),
-            "y": rng.integers(0, 3, n).astype("i"),
-        }
+        {"x": rng.normal(size=(n, 8)).astype("f"), "y": rng.integers(0, 3, n).astype("i")}
         for n in (7, 12, 9)
     ]
     return fedax.FederatedData.from_arrays(clients, classes=3)
@@ -260,9 +210,7 @@ SCHEDULES = {
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules(monkeypatch, schedule):
     task = classification(small_data(), Softmax(8, 3))
-    with_, without = histories(
-        monkeypatch, fedax.FedAvg(), task, schedule=SCHEDULES[schedule]
-    )
+    with_, without = histories(monkeypatch, fedax.FedAvg(), task, schedule=SCHEDULES[schedule])
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
         with_.params,
@@ -272,19 +220,13 @@ def test_schedules(monkeypatch, schedule):
 
 @pytest.mark.slow
 def test_large_products_stay_with_the_library():
-    clients = [
-        {"x": np.ones((4, 600), np.float32), "y": np.zeros(4, np.int32)}
-    ]
-    task = classification(
-        fedax.FederatedData.from_arrays(clients, classes=10), Softmax(600, 10)
-    )
+    clients = [{"x": np.ones((4, 600), np.float32), "y": np.zeros(4, np.int32)}]
+    task = classification(fedax.FederatedData.from_arrays(clients, classes=10), Softmax(600, 10))
     grid = Grid(
         [fedax.FedAvg()],
         task,
         [0],
-        RunOptions.of(
-            {"rounds": 1, "schedule": fedax.Schedule(steps=1), "observe": ()}
-        ),
+        RunOptions.of({"rounds": 1, "schedule": fedax.Schedule(steps=1), "observe": ()}),
     )
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)

@@ -1,6 +1,4 @@
-"""The loop: observations, stopping, interruption, resumption, clear
-refusals.
-"""
+"""The loop: observations, stopping, interruption, resumption, clear refusals."""
 
 import gc
 
@@ -35,17 +33,10 @@ def test_observations_are_at_the_cadence_and_at_both_ends():
     history = line(observe_every=3)
     assert history.rounds.tolist() == [0, 3, 6, 7]
     np.testing.assert_allclose(
-        history.metrics["train_loss"],
-        [0.25**t / 2 for t in (0, 3, 6, 7)],
-        rtol=1e-12,
+        history.metrics["train_loss"], [0.25**t / 2 for t in (0, 3, 6, 7)], rtol=1e-12
     )
     assert len(history.bits.up) == 7
-    assert history.bits.cumulative[history.rounds].tolist() == [
-        0,
-        384,
-        768,
-        896,
-    ]
+    assert history.bits.cumulative[history.rounds].tolist() == [0, 384, 768, 896]
 
 
 def test_no_rounds_only_look():
@@ -56,9 +47,7 @@ def test_no_rounds_only_look():
 
 
 def test_divergence_rule_of_fedprox():
-    """lr 3 doubles the distance every round: f_t = 4^t / 2; f_t - f_(t-10) >
-    1 first at t = 10.
-    """
+    """lr 3 doubles the distance every round: f_t = 4^t / 2; f_t - f_(t-10) > 1 first at t = 10."""
     history = line(lr=3.0, rounds=50, stop=fedax.Divergence())
     assert (history.outcome.kind, history.outcome.round) == ("diverged", 9)
     assert history.rounds[-1] == 10
@@ -71,13 +60,7 @@ def test_progress_hears_and_may_stop():
     heard = []
 
     def hook(progress):
-        heard.append(
-            (
-                progress.round,
-                progress.rounds,
-                float(progress.metrics["train_loss"]),
-            )
-        )
+        heard.append((progress.round, progress.rounds, float(progress.metrics["train_loss"])))
         return progress.round == 4
 
     history = line(observe_every=2, progress=hook)
@@ -87,12 +70,8 @@ def test_progress_hears_and_may_stop():
 
 
 def test_throw():
-    task = fedax.Task(
-        0.0, lambda w, x: half_square(w, x) * np.nan, [[1.0], [2.0]]
-    )
-    with pytest.raises(
-        RunFailed, match="FedAvg: non-finite in round 1 from client 0"
-    ):
+    task = fedax.Task(0.0, lambda w, x: half_square(w, x) * np.nan, [[1.0], [2.0]])
+    with pytest.raises(RunFailed, match="FedAvg: non-finite in round 1 from client 0"):
         fedax.run(fedax.FedAvg(), task, rounds=3, throw=True)
 
 
@@ -119,9 +98,7 @@ def test_eager_says_where_work_failed():
 
 @pytest.mark.slow
 def test_what_is_observed_takes_the_memory_of_its_numbers():
-    """No buffer of the device stays for an observation or a round: each would
-    keep kilobytes.
-    """
+    """No buffer of the device stays for an observation or a round: each would keep kilobytes."""
     held = []
 
     def count(progress):
@@ -132,12 +109,7 @@ def test_what_is_observed_takes_the_memory_of_its_numbers():
     watch = [fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()]
     engine = fedax.Simulation(devices=1)
     history = fedax.run(
-        fedax.FedMGDA(),
-        regression(),
-        rounds=12,
-        observe=watch,
-        progress=count,
-        engine=engine,
+        fedax.FedMGDA(), regression(), rounds=12, observe=watch, progress=count, engine=engine
     )
     assert held[3] == held[-1]
     assert history.metrics["train_loss"].shape == (13,)

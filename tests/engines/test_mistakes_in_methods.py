@@ -1,6 +1,4 @@
-"""Mistakes of who writes a method: one error that names the method and says
-what to write.
-"""
+"""Mistakes of who writes a method: one error that names the method and says what to write."""
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +13,11 @@ ENGINES = {"simulation": fedax.Simulation(), "eager": fedax.Eager()}
 
 
 def squared(w, examples):
-    return (
-        examples["x"].astype(w.dtype) @ w - examples["y"].astype(w.dtype)
-    ) ** 2
+    return (examples["x"].astype(w.dtype) @ w - examples["y"].astype(w.dtype)) ** 2
 
 
 def absolute(w, examples):
-    return abs(
-        examples["x"].astype(w.dtype) @ w - examples["y"].astype(w.dtype)
-    )
+    return abs(examples["x"].astype(w.dtype) @ w - examples["y"].astype(w.dtype))
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +27,11 @@ def task():
         name: {"x": rng.normal(size=(n, 2)).astype("f"), "y": np.arange(n)}
         for name, n in (("anna", 3), ("bert", 5), ("carl", 2))
     }
-    return fedax.Task(
-        jnp.zeros(2, jnp.float32), squared, clients, scores={"mae": absolute}
-    )
+    return fedax.Task(jnp.zeros(2, jnp.float32), squared, clients, scores={"mae": absolute})
 
 
 def run(algorithm, task, **options):
-    return fedax.run(
-        algorithm, task, **{"rounds": 1, "solver": fedax.SGD(0.1)} | options
-    )
+    return fedax.run(algorithm, task, **{"rounds": 1, "solver": fedax.SGD(0.1)} | options)
 
 
 class Base(Algorithm):
@@ -98,9 +88,7 @@ class Stores(AnotherState):
         return w, fed.client_states(w)
 
     def round(self, fed, state):
-        return fed.average(
-            self.train, fed.sample(), state[0], states=state[1]
-        )
+        return fed.average(self.train, fed.sample(), state[0], states=state[1])
 
     def train(self, client, w, own):
         return Upload(w, state=(own, 1.0))
@@ -115,28 +103,14 @@ class WorksInInit(Base):
     ("kind", "message"),
     [
         (WorksInInit, "init: clients work in it"),
-        (
-            NoUpload,
-            r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload",
-        ),
-        (
-            NoResult,
-            r"NoResult\.train, its result: got None; allowed: an Upload",
-        ),
-        (
-            Stores,
-            r"Stores\.train, its result: got \(f32\[2\], f..\[\]\); .* an array f32\[2\]",
-        ),
-        (
-            TwoModels,
-            r"TwoModels\.model, its result: got \(f32\[2\], f64\[\]\)",
-        ),
+        (NoUpload, r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload"),
+        (NoResult, r"NoResult\.train, its result: got None; allowed: an Upload"),
+        (Stores, r"Stores\.train, its result: got \(f32\[2\], f..\[\]\); .* an array f32\[2\]"),
+        (TwoModels, r"TwoModels\.model, its result: got \(f32\[2\], f64\[\]\)"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_mistake_is_one_error_that_names_the_method(
-    kind, message, engine, task
-):
+def test_a_mistake_is_one_error_that_names_the_method(kind, message, engine, task):
     with pytest.raises(InvalidInput, match=message):
         run(kind(), task, engine=ENGINES[engine])
 
@@ -145,33 +119,23 @@ class Resets(AnotherState):
     init = TwoModels.init
 
     def round(self, fed, state):
-        return fed.average(
-            self.train, fed.sample(), state[0], 0.5
-        ), np.float64(1)
+        return fed.average(self.train, fed.sample(), state[0], 0.5), np.float64(1)
 
     def train(self, client, w, rate):
         return Upload(w - rate * client.gradient(w))
 
 
 @pytest.mark.parametrize("engine", ENGINES.values())
-def test_states_and_messages_may_have_numbers_of_python_and_numpy(
-    task, engine
-):
+def test_states_and_messages_may_have_numbers_of_python_and_numpy(task, engine):
     assert run(Resets(), task, engine=engine, rounds=2).outcome.ok
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [None, fedax.Eager()])
 def test_a_state_of_another_structure_is_refused(task, engine):
-    with pytest.raises(
-        InvalidInput,
-        match=r"NoState\.round, its result: got None; .*f32\[2\]",
-    ):
+    with pytest.raises(InvalidInput, match=r"NoState\.round, its result: got None; .*f32\[2\]"):
         run(NoState(), task, engine=engine)
-    with pytest.raises(
-        InvalidInput,
-        match=r"\.round, .*got \[f32\[2\], f32\[2\]\]; .*\(f32\[2\],",
-    ):
+    with pytest.raises(InvalidInput, match=r"\.round, .*got \[f32\[2\], f32\[2\]\]; .*\(f32\[2\],"):
         run(AnotherState(), task, engine=engine)
 
 
@@ -190,16 +154,12 @@ class IfOfValue(Base):
 
 class Number(Base):
     def train(self, client, w):
-        return Upload(
-            w * jnp.asarray(float(client.minimize(start=w)[0]), w.dtype)
-        )
+        return Upload(w * jnp.asarray(float(client.minimize(start=w)[0]), w.dtype))
 
 
 class OfNumPy(Base):
     def train(self, client, w):
-        return Upload(
-            jnp.asarray(np.clip(np.asarray(client.minimize(start=w)), -1, 1))
-        )
+        return Upload(jnp.asarray(np.clip(np.asarray(client.minimize(start=w)), -1, 1)))
 
 
 class Selects(Base):
@@ -227,12 +187,8 @@ class Counts(Base):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_values_that_a_compiled_round_does_not_have_are_named(
-    kind, function, task
-):
-    with pytest.raises(
-        (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
-    ) as caught:
+def test_values_that_a_compiled_round_does_not_have_are_named(kind, function, task):
+    with pytest.raises((jax.errors.JAXTypeError, jax.errors.JAXIndexError)) as caught:
         run(kind(), task)
     # JAX adds its own
     note, *_ = caught.value.__notes__

@@ -17,9 +17,7 @@ from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
 
 MAPS = Path("/proc/self/maps")
-pytestmark = pytest.mark.skipif(
-    not MAPS.exists(), reason="this system shows no memory maps"
-)
+pytestmark = pytest.mark.skipif(not MAPS.exists(), reason="this system shows no memory maps")
 
 
 def maps() -> int:
@@ -27,29 +25,19 @@ def maps() -> int:
 
 
 def task_of(k: int) -> fedax.Task:
-    return fedax.Task(
-        0.0, lambda w, x: (w - x) ** 2 / 2 + 0 * k, [[1.0, 2.0], [5.0, 6.0]]
-    )
+    return fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2 + 0 * k, [[1.0, 2.0], [5.0, 6.0]])
 
 
 def run_on(task: fedax.Task) -> float:
     schedule = fedax.Schedule(steps=2)
     solver = fedax.SGD(0.5)
     return float(
-        fedax.run(
-            fedax.FedProx(mu=1.0),
-            task,
-            solver=solver,
-            schedule=schedule,
-            rounds=1,
-        ).params
+        fedax.run(fedax.FedProx(mu=1.0), task, solver=solver, schedule=schedule, rounds=1).params
     )
 
 
 def test_a_dropped_task_frees_its_programs() -> None:
-    """Of three tasks, as many maps remain as of one: each run needs some
-    hundreds.
-    """
+    """Of three tasks, as many maps remain as of one: each run needs some hundreds."""
     counts = []
     for k in range(3):
         run_on(task_of(k))
@@ -59,9 +47,7 @@ def test_a_dropped_task_frees_its_programs() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_keeps_no_more_programs_than_it_may(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_keeps_no_more_programs_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tasks that are all still there."""
     monkeypatch.setattr(programs, "MOST_PROGRAMS", 4)
     tasks = [task_of(k) for k in range(4)]
@@ -120,16 +106,10 @@ fedax.run(fedax.FedAvg(), task, rounds=1, engine=fedax.Simulation(devices=int(sy
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
-def test_programs_of_several_devices_are_not_kept_on_disk(
-    devices: int, tmp_path: Path
-) -> None:
-    """A copy from there has lost the order of its collectives, and may
-    hang.
-    """
+def test_programs_of_several_devices_are_not_kept_on_disk(devices: int, tmp_path: Path) -> None:
+    """A copy from there has lost the order of its collectives, and may hang."""
     subprocess.run(
-        [sys.executable, "-c", COMPILE, str(devices), str(tmp_path)],
-        check=True,
-        timeout=300,
+        [sys.executable, "-c", COMPILE, str(devices), str(tmp_path)], check=True, timeout=300
     )
     assert bool(list(tmp_path.glob("jit__run_rounds*"))) == (devices == 1)
 
@@ -146,20 +126,12 @@ def test_programs_are_kept_between_processes(tmp_path):
         "jax.jit(lambda x: x * 2 + 1)(jax.numpy.arange(3.0))",
         "print(sum(hits))",
     ]
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("JAX_")
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     command = [sys.executable, "-c", "\n".join(lines), str(tmp_path / "kept")]
     first, second = (
         int(
             subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                check=True,
-                env=environment,
+                command, capture_output=True, text=True, check=True, env=environment
             ).stdout
         )
         for _ in range(2)
@@ -169,9 +141,7 @@ def test_programs_are_kept_between_processes(tmp_path):
 
 
 def test_cpu_devices_share_the_examples_of_the_task() -> None:
-    """No copy for each device: both read the memory of the task, which nobody
-    else can change.
-    """
+    """No copy for each device: both read the memory of the task, which nobody else can change."""
     x = np.arange(20_000.0).reshape(-1, 2)
     task = fedax.Task(
         np.zeros(2),
@@ -180,13 +150,9 @@ def test_cpu_devices_share_the_examples_of_the_task() -> None:
     )
     held = task.train.arrays["x"]
     engine = fedax.Simulation(devices=2)
-    program = Grid(
-        [fedax.FedAvg()], task, [0], RunOptions.of({"engine": engine})
-    ).program
+    program = Grid([fedax.FedAvg()], task, [0], RunOptions.of({"engine": engine})).program
     shards = program.setup.task.train.arrays["x"].addressable_shards
-    assert [shard.data.unsafe_buffer_pointer() for shard in shards] == [
-        held.ctypes.data
-    ] * 2
+    assert [shard.data.unsafe_buffer_pointer() for shard in shards] == [held.ctypes.data] * 2
     x[:] = 0
     np.testing.assert_array_equal(held, np.arange(20_000.0).reshape(-1, 2))
     with pytest.raises(ValueError, match="read-only"):

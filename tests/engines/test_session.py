@@ -25,21 +25,11 @@ def flat(session, params):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_steps_are_the_run(engine):
-    """To the same bits: model, notes, bits and metrics, also with what a
-    channel remembers.
-    """
-    setting = SETTING | {
-        "engine": engine,
-        "channel": fedax.Channel(up=TopK(0.5)),
-    }
+    """To the same bits: model, notes, bits and metrics, also with what a channel remembers."""
+    setting = SETTING | {"engine": engine, "channel": fedax.Channel(up=TopK(0.5))}
     watch = fedax.observe.TrainLoss()
     history = fedax.run(
-        fedax.FedAWARE(),
-        regression(),
-        rounds=3,
-        observe=[watch],
-        observe_every=3,
-        **setting,
+        fedax.FedAWARE(), regression(), rounds=3, observe=[watch], observe_every=3, **setting
     )
     session = fedax.start(fedax.FedAWARE(), regression(), **setting)
     state = session.init()
@@ -47,13 +37,8 @@ def test_steps_are_the_run(engine):
     for _ in range(3):
         state, report = session.step(state)
         reports.append(report)
-    assert np.array_equal(
-        flat(session, session.params(state)), vector(history)
-    )
-    assert (
-        session.observe(state, watch)["train_loss"]
-        == history.metrics["train_loss"][-1]
-    )
+    assert np.array_equal(flat(session, session.params(state)), vector(history))
+    assert session.observe(state, watch)["train_loss"] == history.metrics["train_loss"][-1]
     assert [(r.round, r.down, r.up) for r in reports] == list(
         zip(range(3), history.bits.down, history.bits.up, strict=True)
     )
@@ -62,11 +47,7 @@ def test_steps_are_the_run(engine):
 
 
 def test_a_report_names_the_client_that_is_not_finite():
-    task = fedax.Task(
-        0.0,
-        lambda w, x: (w - x) ** 2 * jnp.where(x > 1, jnp.nan, 1),
-        [[1.0], [2.0]],
-    )
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 * jnp.where(x > 1, jnp.nan, 1), [[1.0], [2.0]])
     session = fedax.start(fedax.FedAvg(), task)
     _, report = session.step(session.init())
     assert str(report.outcome) == "non-finite in round 1 from client 1"

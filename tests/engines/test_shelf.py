@@ -1,6 +1,4 @@
-"""Examples on the host: the same numbers, to the bit, as with all of them on
-the devices.
-"""
+"""Examples on the host: the same numbers, to the bit, as with all of them on the devices."""
 
 import jax
 import numpy as np
@@ -31,9 +29,7 @@ def task_of(data):
 
 def same(one, other):
     for mine, theirs in zip(
-        jax.tree.leaves(one.params),
-        jax.tree.leaves(other.params),
-        strict=True,
+        jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True
     ):
         np.testing.assert_array_equal(mine, theirs)
     assert one.metrics.keys() == other.metrics.keys()
@@ -61,13 +57,7 @@ METHODS = {
 @pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD"))
 def test_files_and_devices_give_the_same_bits(data, folder, name):
     runs = [
-        fedax.run(
-            METHODS[name],
-            task_of(each),
-            schedule=SCHEDULE,
-            rounds=3,
-            observe=OBSERVED,
-        )
+        fedax.run(METHODS[name], task_of(each), schedule=SCHEDULE, rounds=3, observe=OBSERVED)
         for each in (data, stored(folder))
     ]
     same(*runs)
@@ -110,52 +100,33 @@ def test_own_models_validation_and_unseen_clients_read_from_the_host(data):
         for place in ("device", "host")
     ]
     same(*runs)
-    for mine, theirs in zip(
-        *(jax.tree.leaves(run.personal) for run in runs), strict=True
-    ):
+    for mine, theirs in zip(*(jax.tree.leaves(run.personal) for run in runs), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.slow
 def test_rounds_read_their_cohorts_and_no_one_else(data, monkeypatch):
-    """A round of four clients asks for four, each once; nothing is read for
-    everybody.
-    """
+    """A round of four clients asks for four, each once; nothing is read for everybody."""
     asked = []
     monkeypatch.setattr(HostExamples, "read", lambda self, begin, count, places, own=HostExamples.read: (
         asked.append((begin, count)), own(self, begin, count, places))[1])  # fmt: skip
     engine = fedax.Simulation(data="host", devices=1)
-    fedax.run(
-        fedax.FedAvg(),
-        task_of(data),
-        schedule=SCHEDULE,
-        rounds=3,
-        observe=[],
-        engine=engine,
-    )
+    fedax.run(fedax.FedAvg(), task_of(data), schedule=SCHEDULE, rounds=3, observe=[], engine=engine)
     assert len(asked) == 3 * 4
     assert {count for _, count in asked} <= set(data.sizes.tolist())
 
 
 @pytest.mark.slow
 def test_a_program_does_not_keep_the_examples(data):
-    """Data of the same form share programs; those of a run that is over are
-    let go.
-    """
+    """Data of the same form share programs; those of a run that is over are let go."""
     engine = fedax.Simulation(data="host", devices=1)
     before = len(_sets())
     for factor in (1.0, 2.0):
         changed = fedax.FederatedData.from_arrays(
-            [{"x": c["x"] * factor, "y": c["y"]} for c in data.train],
-            classes=10,
+            [{"x": c["x"] * factor, "y": c["y"]} for c in data.train], classes=10
         )
         fedax.run(
-            fedax.FedAvg(),
-            task_of(changed),
-            schedule=SCHEDULE,
-            rounds=1,
-            observe=[],
-            engine=engine,
+            fedax.FedAvg(), task_of(changed), schedule=SCHEDULE, rounds=1, observe=[], engine=engine
         )
     assert len(_sets()) == before
 
@@ -172,10 +143,6 @@ def _sets():
 def test_data_in_files_stay_there(data, folder):
     engine = fedax.Simulation()
     session = [
-        fedax.start(fedax.FedAvg(), task_of(each), engine=engine)
-        for each in (data, stored(folder))
+        fedax.start(fedax.FedAvg(), task_of(each), engine=engine) for each in (data, stored(folder))
     ]
-    assert [bool(each._program.host_examples) for each in session] == [
-        False,
-        True,
-    ]
+    assert [bool(each._program.host_examples) for each in session] == [False, True]

@@ -28,17 +28,11 @@ def said(tmp_path_factory):
 
     def run(script):
         if script.stem in NEEDED:
-            pytest.importorskip(
-                NEEDED[script.stem], reason="a library of other people"
-            )
+            pytest.importorskip(NEEDED[script.stem], reason="a library of other people")
         if script.stem not in found:
             folder = tmp_path_factory.mktemp(script.stem)
             done = subprocess.run(
-                [sys.executable, script],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=300,
+                [sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=300
             )
             assert done.returncode == 0, done.stderr[-3000:]
             found[script.stem] = done.stdout.strip().splitlines()

@@ -35,58 +35,30 @@ read = "mean_last_2_rounds"
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """Made-up runs of a recipe with a grid on two draws of the data; one run
-    diverges.
-    """
-    recipe = papers.Recipe.parse(OWN + MORE).model_copy(
-        update={"ran": "small"}
-    )
-    made = PaperDirectory(
-        tmp_path_factory.mktemp("kept") / "a", "A", recipe=recipe
-    )
+    """Made-up runs of a recipe with a grid on two draws of the data; one run diverges."""
+    recipe = papers.Recipe.parse(OWN + MORE).model_copy(update={"ran": "small"})
+    made = PaperDirectory(tmp_path_factory.mktemp("kept") / "a", "A", recipe=recipe)
     begin(made, recipe.experiments("small"))
     for run in made.planned:
         draw = run.draw
         label = run.label
-        lost = (
-            Outcome("non-finite", 1, 0)
-            if (draw, label) == (1, "Plain")
-            else None
-        )
+        lost = Outcome("non-finite", 1, 0) if (draw, label) == (1, "Plain") else None
         if label == "Prox, mu=10000.0" and not run.selects:
             continue
         end = 0.5 + draw / 8 + (label == "Prox, mu=10000.0")
-        accuracy = np.array(
-            [0.1, 0.5, 0.7 + draw / 7 + (label != "Plain") / 100]
-        )
+        accuracy = np.array([0.1, 0.5, 0.7 + draw / 7 + (label != "Plain") / 100])
         losses = (2.0, 1.0 / 3, end)
-        put(
-            made,
-            record(
-                label,
-                "Only",
-                run.seed,
-                draw,
-                losses,
-                lost,
-                test_accuracy=accuracy,
-            ),
-        )
+        put(made, record(label, "Only", run.seed, draw, losses, lost, test_accuracy=accuracy))
     made.close("finished")
     return made
 
 
 def tables(folder):
-    return {
-        name: (folder / name).read_text()
-        for name in ("results.csv", "claims.csv")
-    }
+    return {name: (folder / name).read_text() for name in ("results.csv", "claims.csv")}
 
 
 @pytest.mark.slow
-def test_a_copy_has_the_curves_for_its_tables_report_and_figures(
-    directory, tmp_path
-):
+def test_a_copy_has_the_curves_for_its_tables_report_and_figures(directory, tmp_path):
     directory.keep(tmp_path / "b")
     before = tables(tmp_path / "b")
     for name in before:
@@ -95,12 +67,7 @@ def test_a_copy_has_the_curves_for_its_tables_report_and_figures(
     assert tables(tmp_path / "b") == before
     assert "Prox, mu=0.0" in (tmp_path / "b" / "report.html").read_text()
     done = call(
-        "report",
-        str(tmp_path / "b"),
-        "--figures",
-        "png",
-        "--out",
-        str(tmp_path / "figures"),
+        "report", str(tmp_path / "b"), "--figures", "png", "--out", str(tmp_path / "figures")
     )
     assert done.exit_code == 0, done.output
     assert list((tmp_path / "figures").iterdir())
@@ -147,34 +114,20 @@ def test_curves_come_back_to_the_bit_without_those_of_single_clients(kind):
     assert again.metrics["train_loss"].dtype == kind
     np.testing.assert_array_equal(again.metrics["train_loss"], values)
     assert again.gradients.tolist() == [0.0, 2.0]
-    assert (again.settings, again.versions, list(runs)) == (
-        run.settings,
-        run.versions,
-        ["7f"],
-    )
+    assert (again.settings, again.versions, list(runs)) == (run.settings, run.versions, ["7f"])
 
 
 def test_damaged_curves_are_named(directory, tmp_path):
     directory.keep(tmp_path / "b")
-    (tmp_path / "b" / PACKED).write_bytes(
-        (tmp_path / "b" / PACKED).read_bytes()[:100]
-    )
-    with pytest.raises(
-        InvalidInput, match=r"damaged files: not an lzma file"
-    ):
+    (tmp_path / "b" / PACKED).write_bytes((tmp_path / "b" / PACKED).read_bytes()[:100])
+    with pytest.raises(InvalidInput, match=r"damaged files: not an lzma file"):
         RunDirectory.load(tmp_path / "b")
 
 
 def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
     made = RunDirectory(tmp_path / "a", "A")
     begin(made, [Experiment.parse(TINY)])
-    put(
-        made,
-        *(
-            record("FedAvg", "Tiny <run>", seed, 0, (1.0, 0.5))
-            for seed in (0, 1)
-        ),
-    )
+    put(made, *(record("FedAvg", "Tiny <run>", seed, 0, (1.0, 0.5)) for seed in (0, 1)))
     made.keep(tmp_path / "b")
     before = (tmp_path / "b" / PACKED).read_bytes()
     del made.runs[made.planned[1].id]

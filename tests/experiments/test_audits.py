@@ -64,10 +64,7 @@ metric = "train_loss"
 @pytest.fixture(scope="module")
 def leaky(tmp_path_factory):
     return reproduce(
-        papers.Recipe.parse(LEAKY),
-        "paper",
-        tmp_path_factory.mktemp("leaks") / "a",
-        Display(),
+        papers.Recipe.parse(LEAKY), "paper", tmp_path_factory.mktemp("leaks") / "a", Display()
     )
 
 
@@ -81,20 +78,10 @@ def test_a_recipe_attacks_every_variant_beside_its_runs(leaky):
     }
     for run in audits:
         assert run.rounds.tolist() == [0, 2, 3]
-        assert run.metrics.keys() == {
-            "auc",
-            "auc_calibrated",
-            "train_loss",
-            "test_accuracy",
-        }
+        assert run.metrics.keys() == {"auc", "auc_calibrated", "train_loss", "test_accuracy"}
         assert ((run.metrics["auc"] > 0.3) & (run.metrics["auc"] < 0.7)).all()
-    assert all(
-        "auc" not in run.metrics
-        for run in leaky.records
-        if run.task == titles[0]
-    )
-    # the attacked model has a quarter of the examples: another loss than that
-    # of the main run
+    assert all("auc" not in run.metrics for run in leaky.records if run.task == titles[0])
+    # the attacked model has a quarter of the examples: another loss than that of the main run
     losses = {
         run.task: run.metrics["train_loss"][-1]
         for run in leaky.records
@@ -112,22 +99,16 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
         dataclasses.replace(
             run,
             metrics=run.metrics
-            | {
-                "auc": np.array(
-                    [0.5, 0.5, 0.9 if run.label == "Plain" else 0.5]
-                )
-            },
+            | {"auc": np.array([0.5, 0.5, 0.9 if run.label == "Plain" else 0.5])},
         )
         if "auc" in run.metrics
         else run
         for run in leaky.records
     ]
-    # a planted leak of 0.4 is found, and a loss of the attacked models is not
-    # taken for that of the runs
+    # a planted leak of 0.4 is found, and a loss of the attacked models is not taken for that of the
+    # runs
     runs = [
-        dataclasses.replace(
-            r, metrics=r.metrics | {"train_loss": r.rounds + 99.0}
-        )
+        dataclasses.replace(r, metrics=r.metrics | {"train_loss": r.rounds + 99.0})
         if "auc" in r.metrics
         else r
         for r in runs
@@ -144,9 +125,7 @@ def test_an_interrupted_audit_is_taken_up(leaky, tmp_path):
     shutil.copytree(leaky.path, tmp_path / "b")
     directory = RunDirectory.load(tmp_path / "b")
     last = directory.planned[-1].id
-    stopped = dataclasses.replace(
-        directory.runs[last], outcome=Outcome("interrupted", 1)
-    )
+    stopped = dataclasses.replace(directory.runs[last], outcome=Outcome("interrupted", 1))
     directory.take({last: stopped})
     directory.close("interrupted")
     again = resume(tmp_path / "b", Display())
@@ -159,11 +138,6 @@ def test_an_interrupted_audit_is_taken_up(leaky, tmp_path):
 
 def test_refusals():
     task = {"name": "digits", "clients": 600}
-    few = Experiment.of(
-        name="a",
-        task=task,
-        algorithm=[{"name": "fedavg"}],
-        audit={"every": 1},
-    )
+    few = Experiment.of(name="a", task=task, algorithm=[{"name": "fedavg"}], audit={"every": 1})
     with pytest.raises(InvalidInput, match="at least 4"):
         few.plan()

@@ -31,23 +31,18 @@ def test_a_file_codes_what_is_sent():
     )
     label, method = next(iter(plan.algorithms.items()))
     coded = fedax.run(method, plan.task, **plan.arguments_of(label))
-    plain = fedax.run(
-        method, plan.task, **plan.arguments_of(label) | {"channel": None}
-    )
+    plain = fedax.run(method, plan.task, **plan.arguments_of(label) | {"channel": None})
     assert coded.bits.up[-1] < plain.bits.up[-1] / 3
     assert coded.bits.down[-1] == plain.bits.down[-1]
 
 
 NESTED = TEXT.replace(
-    '{ name = "quantizer", b = 8 }',
-    '{ name = "ef21", codec = { name = "topk", fraction = 0.2 } }',
+    '{ name = "quantizer", b = 8 }', '{ name = "ef21", codec = { name = "topk", fraction = 0.2 } }'
 )
 
 
 def test_a_codec_within_another():
-    """As written, in the resolved file, and on the command line; no feedback
-    unless asked for.
-    """
+    """As written, in the resolved file, and on the command line; no feedback unless asked for."""
     experiment = Experiment.parse(NESTED)
     expected = codecs.EF21(codecs.TopK(0.2, feedback=False))
     assert experiment.plan().arguments["channel"].up == expected
@@ -62,7 +57,4 @@ def test_the_resolved_file_codes_the_same():
     experiment = Experiment.parse(TEXT)
     again = Experiment.parse(experiment.toml())
     assert again.channel == experiment.channel
-    assert tomllib.loads(experiment.toml())["channel"]["up"] == {
-        "name": "quantizer",
-        "b": 8,
-    }
+    assert tomllib.loads(experiment.toml())["channel"]["up"] == {"name": "quantizer", "b": 8}

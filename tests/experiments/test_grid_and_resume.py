@@ -1,6 +1,4 @@
-"""Grids with their selection rule, and run directories that are taken up
-again.
-"""
+"""Grids with their selection rule, and run directories that are taken up again."""
 
 import csv
 
@@ -23,26 +21,15 @@ GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + (
 
 
 def ends(directory):
-    return {
-        (r.label, r.seed): r.metrics["train_loss"].tobytes()
-        for r in directory.records
-    }
+    return {(r.label, r.seed): r.metrics["train_loss"].tobytes() for r in directory.records}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return run_experiment(
-        Experiment.parse(GRID),
-        tmp_path_factory.mktemp("grid") / "a",
-        Display(),
-    )
+    return run_experiment(Experiment.parse(GRID), tmp_path_factory.mktemp("grid") / "a", Display())
 
 
-LABELS = [
-    "FedProx mu=1, mu=0.0",
-    "FedProx mu=1, mu=1.0",
-    "FedProx mu=1, mu=5.0",
-]
+LABELS = ["FedProx mu=1, mu=0.0", "FedProx mu=1, mu=1.0", "FedProx mu=1, mu=5.0"]
 
 
 @pytest.mark.slow
@@ -58,9 +45,7 @@ def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selecte
         (best, 0),
     }
     trial = batches_of(planned_runs([experiment]))
-    assert [(batch.labels, batch.seeds) for batch in trial] == [
-        (tuple(LABELS), (7, 8))
-    ]
+    assert [(batch.labels, batch.seeds) for batch in trial] == [(tuple(LABELS), (7, 8))]
     report = batches_of(planned_runs([experiment]), finished.selections())
     assert [(batch.labels, batch.seeds) for batch in report] == [
         (("FedAvg",), (0,)),
@@ -71,38 +56,26 @@ def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selecte
     for run in ((LABELS[0], 8), (LABELS[2], 7), (best, 0)):
         (alone,) = run_batch(plan, [run[0]], [run[1]])
         np.testing.assert_allclose(
-            kept[run].metrics["train_loss"],
-            alone.metrics["train_loss"],
-            rtol=1e-12,
+            kept[run].metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12
         )
     assert kept[best, 0].gradients.tolist() == [0.0, 3.0, 6.0]
 
 
 @pytest.mark.slow
-def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(
-    tmp_path,
-):
-    text = OWN.replace(
-        "draws = [0, 1]", "draws = [0, 1, 2]\nselect_draws = [1, 9]"
-    ).replace("[5]", "[1, 5]")
+def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_path):
+    text = OWN.replace("draws = [0, 1]", "draws = [0, 1, 2]\nselect_draws = [1, 9]").replace(
+        "[5]", "[1, 5]"
+    )
     recipe = papers.Recipe.parse(text)
+    assert [e.grid.selecting(e.seeds) for e in recipe.experiments("smoke")] == [[], [1], []]
+    assert [e.grid.selecting(e.seeds) for e in recipe.experiments("paper")] == [[1], []]
     assert [
-        e.grid.selecting(e.seeds) for e in recipe.experiments("smoke")
-    ] == [[], [1], []]
-    assert [
-        e.grid.selecting(e.seeds) for e in recipe.experiments("paper")
-    ] == [[1], []]
-    assert [
-        Experiment.parse(e.toml()).grid.selecting(e.seeds)
-        for e in recipe.experiments("smoke")
+        Experiment.parse(e.toml()).grid.selecting(e.seeds) for e in recipe.experiments("smoke")
     ] == [[], [1], []]
     directory = reproduce(recipe, "smoke", tmp_path / "a", Display())
     best = directory.selections()["Only"]["Prox"]
     trial = {(label, 1, 1) for label in ("Prox, mu=0.0", "Prox, mu=10000.0")}
-    report = [
-        {(label, draw, 0) for draw in (0, 1, 2)}
-        for label in ("Plain", best, "Prox")
-    ]
+    report = [{(label, draw, 0) for draw in (0, 1, 2)} for label in ("Plain", best, "Prox")]
     labels = {(run.label, run.draw, run.seed) for run in directory.records}
     assert labels == trial | report[0] | report[1]
     shown = {(run.label, run.draw, run.seed) for run in directory.shown()}
@@ -112,9 +85,7 @@ def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(
 
 
 @pytest.mark.slow
-def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(
-    finished,
-):
+def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finished):
     with (finished.path / "grid.csv").open() as stream:
         table = list(csv.DictReader(stream))
     best = finished.selections()["Tiny <run>"]["FedProx mu=1"].split(", ")[1]
@@ -126,10 +97,7 @@ def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(
     page = (finished.path / "report.html").read_text()
     assert '<th scope="row">FedProx mu=1</th>' in page
     assert f"Selected for Tiny &lt;run&gt;: FedProx mu=1, {best}." in page
-    assert [(r.label, r.seed) for r in finished.shown()] == [
-        ("FedAvg", 0),
-        ("FedProx mu=1", 0),
-    ]
+    assert [(r.label, r.seed) for r in finished.shown()] == [("FedAvg", 0), ("FedProx mu=1", 0)]
     assert "Grid: Tiny" in page
     kept = read_study(RunDirectory.load(finished.path))[0].resolved()
     assert kept.pop("data").keys() == {"examples"}
@@ -137,13 +105,9 @@ def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(
 
 
 @pytest.mark.slow
-def test_processes_select_and_report_the_same(
-    finished, tmp_path, monkeypatch
-):
+def test_processes_select_and_report_the_same(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_ENABLE_X64", "1")
-    spread = run_experiment(
-        Experiment.parse(GRID), tmp_path / "a", Display(), jobs=2
-    )
+    spread = run_experiment(Experiment.parse(GRID), tmp_path / "a", Display(), jobs=2)
     assert [(r.label, r.seed) for r in spread.records] == [
         (r.label, r.seed) for r in finished.records
     ]
@@ -156,9 +120,7 @@ def test_processes_select_and_report_the_same(
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_grid_is_taken_up_again_in_both_stages(finished, tmp_path, at):
-    """Killed in the program that selects, in the first one to report, and in
-    the second.
-    """
+    """Killed in the program that selects, in the first one to report, and in the second."""
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(GRID), tmp_path / "a", Crash(at))
     again = Crash(0)
@@ -188,18 +150,11 @@ def test_a_diverged_run_counts_as_worst():
         for i, ends_ in enumerate(both)
     ]
     assert selected(experiment, runs) == [labels[2]]
-    runs[-1] = record(
-        labels[2], "T", 8, losses=(2.0, 3.0)
-    )  # ends above its start
+    runs[-1] = record(labels[2], "T", 8, losses=(2.0, 3.0))  # ends above its start
     assert selected(experiment, runs) == [labels[1]]
-    all_bad = [
-        record(label, "T", losses=(1.0, 9.0 - i))
-        for i, label in enumerate(labels)
-    ]
+    all_bad = [record(label, "T", losses=(1.0, 9.0 - i)) for i, label in enumerate(labels)]
     assert selected(experiment, all_bad) == [labels[2]]
-    by_accuracy = Experiment.parse(
-        GRID.replace("Tiny <run>", "T") + 'select = "test_accuracy"\n'
-    )
+    by_accuracy = Experiment.parse(GRID.replace("Tiny <run>", "T") + 'select = "test_accuracy"\n')
     good = [
         record(label, "T", test_accuracy=np.array([0.0, 0.5, 0.5 + i / 10]))
         for i, label in enumerate(labels)
@@ -211,9 +166,7 @@ def test_a_diverged_run_counts_as_worst():
 
 
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
-    more = (
-        GRID + "solver.learning_rate = [0.1, 0.2]\nschedule.cohort = [1, 2]\n"
-    )
+    more = GRID + "solver.learning_rate = [0.1, 0.2]\nschedule.cohort = [1, 2]\n"
     batches = batches_of(planned_runs([Experiment.parse(more)]))
     assert [len(batch.labels) for batch in batches] == [2, 2, 6, 6]
     assert {batch.seeds for batch in batches} == {(7, 8)}
@@ -230,18 +183,10 @@ def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
 def test_an_algorithm_may_have_its_own_schedule_and_a_grid_has_the_last_word():
     experiment = Experiment.parse(TINY + "schedule.steps = 5\n")
     plan = experiment.plan()
-    prox, plain = (
-        plan.arguments_of(label)["schedule"]
-        for label in ("FedProx mu=1", "FedAvg")
-    )
+    prox, plain = (plan.arguments_of(label)["schedule"] for label in ("FedProx mu=1", "FedAvg"))
     assert (prox.steps, prox.cohort, plain.steps) == (5, 2, 3)
-    assert (
-        Experiment.parse(experiment.toml()).resolved()
-        == experiment.resolved()
-    )
-    tried = Experiment.parse(
-        TINY + "schedule.steps = 5\n[grid]\nschedule.steps = [7]\n"
-    ).members()
+    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
+    tried = Experiment.parse(TINY + "schedule.steps = 5\n[grid]\nschedule.steps = [7]\n").members()
     assert [member.schedule["steps"] for member in tried] == [7, 7]
 
 
@@ -267,17 +212,13 @@ APART = "seeds_together = false\n" + TINY
 def straight(tmp_path_factory):
     return ends(
         run_experiment(
-            Experiment.parse(APART),
-            tmp_path_factory.mktemp("straight") / "a",
-            Display(),
+            Experiment.parse(APART), tmp_path_factory.mktemp("straight") / "a", Display()
         )
     )
 
 
 @pytest.mark.slow
-def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(
-    tmp_path, straight
-):
+def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straight):
     out = tmp_path / "a"
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(APART), out, Crash(3))
@@ -307,9 +248,7 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     assert list(ids(RunDirectory.load(out))) == [("FedAvg", 0), ("FedAvg", 1)]
     again = Crash(0)
     directory = resume(out, again)
-    assert [title.split(": ")[1] for title in again.begun] == [
-        "FedProx mu=1, seed 0, 1"
-    ]
+    assert [title.split(": ")[1] for title in again.begun] == ["FedProx mu=1, seed 0, 1"]
     apart = run_experiment(Experiment.parse(APART), tmp_path / "b", Display())
     for one, other in zip(directory.records, apart.records, strict=True):
         assert (one.label, one.seed) == (other.label, other.seed)
@@ -317,10 +256,7 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
             one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10
         )
     assert Experiment.parse(APART).resolved()["seeds_together"] is False
-    first = batches_of(
-        planned_runs(
-            [Experiment.parse('trackers = ["tensorboard"]\n' + TINY)]
-        ),
-        {},
-    )[0]
+    first = batches_of(planned_runs([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)]), {})[
+        0
+    ]
     assert len(first.runs) == 1

@@ -1,6 +1,5 @@
-"""A selected value at the edge of its grid is said: in the terminal, the
-report and summary.json.
-"""
+"""A selected value at the edge of its grid is said: in the terminal, the report and
+summary.json."""
 
 import io
 
@@ -29,37 +28,22 @@ def of(**grid):
 def best_is(experiment, best):
     """What is said of runs of which those with some label are best."""
     labels = [member.label for member in experiment.members()]
-    runs = [
-        record(label, "T", 1, losses=(2.0, 0.1 if label == best else 1.0))
-        for label in labels
-    ]
+    runs = [record(label, "T", 1, losses=(2.0, 0.1 if label == best else 1.0)) for label in labels]
     return judge(experiment, runs)[1]
 
 
 @pytest.mark.parametrize(
     ("mu", "sentences"),
     [
-        (
-            0.1,
-            [
-                "Prox: mu = 0.1 is the smallest of its list (0.1, 0.5, 1.0). Try smaller values."
-            ],
-        ),
+        (0.1, ["Prox: mu = 0.1 is the smallest of its list (0.1, 0.5, 1.0). Try smaller values."]),
         (0.5, []),
-        (
-            1.0,
-            [
-                "Prox: mu = 1.0 is the largest of its list (0.1, 0.5, 1.0). Try larger values."
-            ],
-        ),
+        (1.0, ["Prox: mu = 1.0 is the largest of its list (0.1, 0.5, 1.0). Try larger values."]),
     ],
 )
 def test_an_edge_is_named(mu, sentences):
     experiment = of(Prox={"mu": [0.5, 0.1, 1.0]})
     found = best_is(experiment, f"Prox, mu={mu}")
-    assert [
-        sentence for sentence in found if sentence.startswith("Prox")
-    ] == sentences
+    assert [sentence for sentence in found if sentence.startswith("Prox")] == sentences
 
 
 def test_zero_is_no_edge():
@@ -71,26 +55,20 @@ def test_zero_is_no_edge():
 def test_it_is_said_everywhere(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     directory = run_experiment(
-        of(solver={"learning_rate": [0.0001, 0.001]}),
-        tmp_path / "out",
-        Display(console),
+        of(solver={"learning_rate": [0.0001, 0.001]}), tmp_path / "out", Display(console)
     )
     said = console.file.getvalue()
     (first, _) = directory.warnings()
     assert first.startswith("FedAvg: learning_rate = 0.001 is the largest")
     assert f"At the edge of the grid: {first}" in said
     assert first in (tmp_path / "out" / "report.html").read_text()
-    assert directory.line().startswith(
-        "2 algorithms, 4 settings, 1 task, 6 runs"
-    )
+    assert directory.line().startswith("2 algorithms, 4 settings, 1 task, 6 runs")
     assert "selection seed" in said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("validation", [0.0, 0.25])
-def test_own_models_select_among_settings_of_a_personal_method(
-    validation, tmp_path
-):
+def test_own_models_select_among_settings_of_a_personal_method(validation, tmp_path):
     digits = {"name": "digits", "clients": 4, "partition": "shards"}
     sections = SECTIONS | {
         "task": digits | {"validation": validation},
@@ -98,24 +76,15 @@ def test_own_models_select_among_settings_of_a_personal_method(
         "algorithm": [{"name": "fedavg"}, {"name": "ditto"}],
         "observe": None,
     }
-    experiment = Experiment.of(
-        **sections, grid={"ditto": {"lam": [0.01, 10.0]}}
-    )
+    experiment = Experiment.of(**sections, grid={"ditto": {"lam": [0.01, 10.0]}})
     directory = run_experiment(experiment, tmp_path / "out", Display())
-    shown = {
-        record.label.split(",")[0]: record.scalars
-        for record in directory.shown()
-    }
-    ours, theirs = (
-        shown[name]["local_accuracy_mean"][-1] for name in ("Ditto", "FedAvg")
-    )
+    shown = {record.label.split(",")[0]: record.scalars for record in directory.shown()}
+    ours, theirs = (shown[name]["local_accuracy_mean"][-1] for name in ("Ditto", "FedAvg"))
     assert ours > theirs
     (judged,) = directory.grids().values()
     if validation:
         assert set(judged["metric"]) == {"local_validation_loss_pooled"}
         assert judged[judged["algorithm"] == "Ditto"]["mean"].nunique() == 2
     else:
-        said = [
-            "Ditto: its settings do not change train_loss, so the first is taken."
-        ]
+        said = ["Ditto: its settings do not change train_loss, so the first is taken."]
         assert directory.warnings() == said

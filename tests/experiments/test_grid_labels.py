@@ -1,6 +1,5 @@
-"""Labels of a grid's members: each stands for one member, also where an
-algorithm shares keys with its solver or its schedule.
-"""
+"""Labels of a grid's members: each stands for one member, also where an algorithm shares keys with
+its solver or its schedule."""
 
 import pytest
 
@@ -31,22 +30,13 @@ def two_values(hyper):
 
 
 def shared_keys():
-    """Yields the keys that an algorithm shares with a solver or with the
-    schedule.
-    """
+    """Yields the keys that an algorithm shares with a solver or with the schedule."""
     schedule_keys = Schedule().options.keys()
     for name, kind in algorithm_classes().items():
         for solver, solver_kind in SOLVERS.items():
             for key in declared(kind).keys() & declared(solver_kind).keys():
                 values = two_values(declared(solver_kind)[key])
-                yield (
-                    name,
-                    key,
-                    two_values(declared(kind)[key]),
-                    "solver",
-                    solver,
-                    values,
-                )
+                yield name, key, two_values(declared(kind)[key]), "solver", solver, values
         for key in declared(kind).keys() & schedule_keys:
             values = two_values(declared(kind)[key])
             yield name, key, values, "schedule", "sgd", SCHEDULE_VALUES[key]
@@ -63,9 +53,7 @@ SHARED = list(shared_keys())
         for name, _, _, owner, solver, _ in SHARED
     ],
 )
-def test_a_key_of_two_owners_is_qualified(
-    name, key, values, owner, solver, other_values
-):
+def test_a_key_of_two_owners_is_qualified(name, key, values, owner, solver, other_values):
     assert len(values) == len(other_values) == 2
     experiment = Experiment.of(
         **sections(algorithm=[{"name": name}], solver={"name": solver}),
@@ -79,62 +67,37 @@ def test_a_key_of_two_owners_is_qualified(
         for other in other_values
     ]
     owners = [
-        getattr(member, owner).options
-        if owner == "solver"
-        else member.schedule
+        getattr(member, owner).options if owner == "solver" else member.schedule
         for member in members
     ]
-    pairs = [
-        (m.algorithm.options[key], o[key])
-        for m, o in zip(members, owners, strict=True)
-    ]
-    assert pairs == [
-        (value, other) for value in values for other in other_values
-    ]
+    pairs = [(m.algorithm.options[key], o[key]) for m, o in zip(members, owners, strict=True)]
+    assert pairs == [(value, other) for value in values for other in other_values]
     # a stored copy reads as the same members
-    assert [
-        m.label for m in Experiment.parse(experiment.toml()).members()
-    ] == [m.label for m in members]
+    assert [m.label for m in Experiment.parse(experiment.toml()).members()] == [
+        m.label for m in members
+    ]
 
 
 @pytest.mark.slow
 def test_every_member_of_such_a_grid_runs_as_alone(tmp_path):
     grid = Experiment.of(
         **sections(seeds=[0], algorithm=[{"name": "fedavgm"}]),
-        grid={
-            "fedavgm": {"momentum": [0.5, 0.9]},
-            "solver": {"momentum": [0.0, 0.3]},
-        },
+        grid={"fedavgm": {"momentum": [0.5, 0.9]}, "solver": {"momentum": [0.0, 0.3]}},
     )
     directory = run_experiment(grid, tmp_path / "grid", Display())
     losses = {
-        run.label: run.metrics["train_loss"].tolist()
-        for run in directory.records
-        if run.seed == 1
+        run.label: run.metrics["train_loss"].tolist() for run in directory.records if run.seed == 1
     }
     single = Experiment.of(
         **sections(
             seeds=[1],
             algorithm=[
-                {
-                    "name": "fedavgm",
-                    "momentum": momentum,
-                    "label": label,
-                    "solver": solver,
-                }
+                {"name": "fedavgm", "momentum": momentum, "label": label, "solver": solver}
                 for momentum, solver, label in (
                     (0.5, {}, "FedAvgM, momentum=0.5, solver.momentum=0.0"),
-                    (
-                        0.5,
-                        {"momentum": 0.3},
-                        "FedAvgM, momentum=0.5, solver.momentum=0.3",
-                    ),
+                    (0.5, {"momentum": 0.3}, "FedAvgM, momentum=0.5, solver.momentum=0.3"),
                     (0.9, {}, "FedAvgM, momentum=0.9, solver.momentum=0.0"),
-                    (
-                        0.9,
-                        {"momentum": 0.3},
-                        "FedAvgM, momentum=0.9, solver.momentum=0.3",
-                    ),
+                    (0.9, {"momentum": 0.3}, "FedAvgM, momentum=0.9, solver.momentum=0.3"),
                 )
             ],
         )
@@ -143,6 +106,4 @@ def test_every_member_of_such_a_grid_runs_as_alone(tmp_path):
     assert losses.keys() == {run.label for run in alone.records}
     assert len({str(curve) for curve in losses.values()}) == 4
     for run in alone.records:
-        assert run.metrics["train_loss"].tolist() == pytest.approx(
-            losses[run.label], rel=1e-5
-        )
+        assert run.metrics["train_loss"].tolist() == pytest.approx(losses[run.label], rel=1e-5)

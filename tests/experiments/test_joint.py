@@ -17,62 +17,36 @@ def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     spellings = ["a", "a/", "./link", str(tmp_path / "b" / ".." / "a")]
     (tmp_path / "b").mkdir()
-    directories = [
-        RunDirectory.load(type(tmp_path)(path)) for path in spellings
-    ]
-    assert [(run.label, run.seed) for run in merge(directories).shown()] == [
-        ("FedAvg", 0)
-    ]
-    other = RunDirectory.load(
-        shutil.copytree(tmp_path / "a", tmp_path / "b" / "c")
-    )
+    directories = [RunDirectory.load(type(tmp_path)(path)) for path in spellings]
+    assert [(run.label, run.seed) for run in merge(directories).shown()] == [("FedAvg", 0)]
+    other = RunDirectory.load(shutil.copytree(tmp_path / "a", tmp_path / "b" / "c"))
     # the same run with other versions, for example
     put(other, record("FedAvg", experiment.name, 0, losses=(2.0, 0.25)))
     both = merge([*directories, other])
     rows = both.compare(["train_loss"])[["method", "mean"]].values.tolist()
     assert rows == [["FedAvg (a)", 0.5], ["FedAvg (c)", 0.25]]
-    assert (
-        both.line()
-        == "2 algorithms, 1 task, 2 runs; all ended well. Still running."
-    )
+    assert both.line() == "2 algorithms, 1 task, 2 runs; all ended well. Still running."
 
 
 def test_runs_on_other_data_are_no_pairs_of_equal_seeds(tmp_path):
-    """The title and the seed of a task stay where its other options
-    change.
-    """
+    """The title and the seed of a task stay where its other options change."""
     directories = [RunDirectory(tmp_path / name, name) for name in "ab"]
     for directory in directories:
         data = {"data": {"examples": directory.title}}
         begin(directory, [Experiment.parse(TINY).model_copy(update=data)])
         put(directory, record("FedAvg", "Tiny <run>"))
-    assert "Nothing is compared" in format_tables(
-        merge(directories).compare(), "text"
-    )
+    assert "Nothing is compared" in format_tables(merge(directories).compare(), "text")
 
 
 def test_folders_on_several_draws_are_rows_of_their_methods(tmp_path):
-    """Each draw is one unit of the test, by the mean over its seeds; each
-    folder selects.
-    """
+    """Each draw is one unit of the test, by the mean over its seeds; each folder selects."""
     directories = [RunDirectory(tmp_path / name, name) for name in "ab"]
     for draw, directory in enumerate(directories):
         text = TINY.replace("clients", f"seed = {draw}\nclients")
-        begin(
-            directory,
-            [Experiment.parse(f"{text}[grid]\nfedprox.mu = [0.5, 5.0]\n")],
-        )
+        begin(directory, [Experiment.parse(f"{text}[grid]\nfedprox.mu = [0.5, 5.0]\n")])
         for run in directory.planned:
-            losses = (
-                2.0,
-                0.5
-                if run.label.endswith(("mu=0.5", "mu=5.0")[draw])
-                else 1.0,
-            )
-            put(
-                directory,
-                record(run.label, run.task, run.seed, draw, losses=losses),
-            )
+            losses = (2.0, 0.5 if run.label.endswith(("mu=0.5", "mu=5.0")[draw]) else 1.0)
+            put(directory, record(run.label, run.task, run.seed, draw, losses=losses))
     both = merge(directories)
     rows = both.compare(["train_loss"])[["method", "mean", "runs", "pairs"]]
     assert rows.values.tolist() == [
@@ -84,19 +58,12 @@ def test_folders_on_several_draws_are_rows_of_their_methods(tmp_path):
 
 
 def test_a_method_that_is_tuned_on_two_tasks_is_one_row(tmp_path):
-    """What the grids selected stands in the note and in a column of the CSV
-    file.
-    """
+    """What the grids selected stands in the note and in a column of the CSV file."""
     directory = RunDirectory(tmp_path / "a", "A")
-    text = (
-        TINY.replace("seeds = [0, 1]", "seeds = [0]")
-        + "[grid]\nfedprox.mu = [0.0, 5.0]\n"
-    )
+    text = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nfedprox.mu = [0.0, 5.0]\n"
     names = {"T": "mu=0.0", "U": "mu=5.0"}
     texts = [
-        text.replace("Tiny <run>", name).replace(
-            "alpha = 1.0", f"alpha = {place}"
-        )
+        text.replace("Tiny <run>", name).replace("alpha = 1.0", f"alpha = {place}")
         for place, name in enumerate(names)
     ]
     begin(directory, [Experiment.parse(text) for text in texts])
@@ -104,10 +71,7 @@ def test_a_method_that_is_tuned_on_two_tasks_is_one_row(tmp_path):
         for label in ("FedProx mu=1, mu=0.0", "FedProx mu=1, mu=5.0"):
             losses = (2.0, 0.5 if label.endswith(best) else 1.0)
             put(directory, record(label, task, 1, losses=losses))
-        put(
-            directory,
-            record(f"FedProx mu=1, {best}", task, 0, losses=(2.0, 0.6)),
-        )
+        put(directory, record(f"FedProx mu=1, {best}", task, 0, losses=(2.0, 0.6)))
         put(directory, record("FedAvg", task, 0, losses=(2.0, 0.7)))
     compared = directory.compare(["train_loss"])
     lines = format_tables(compared, "markdown").splitlines()

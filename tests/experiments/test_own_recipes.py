@@ -1,6 +1,5 @@
-"""Recipes from file to report: scales, what they run and how they read, and
-files that are refused.
-"""
+"""Recipes from file to report: scales, what they run and how they read, and files that are
+refused."""
 
 import csv
 import shutil
@@ -21,33 +20,20 @@ from samples import OWN, record
 def test_a_recipe_from_file_to_report(tmp_path):
     recipe = papers.Recipe.parse(OWN)
     assert [e.rounds for e in recipe.experiments("small")] == [3, 3]
-    assert [e.task.options["seed"] for e in recipe.experiments("paper")] == [
-        5
-    ]
+    assert [e.task.options["seed"] for e in recipe.experiments("paper")] == [5]
     directory = reproduce(recipe, "small", tmp_path / "a", Display())
     assert [(r.draw, r.label, r.seed) for r in directory.records] == [
         (d, *run)
         for d in (0, 1)
-        for run in (
-            ("Plain", 0),
-            ("Prox, mu=0.0", 1),
-            ("Prox, mu=0.0", 0),
-            ("Prox, mu=10000.0", 1),
-        )
+        for run in (("Plain", 0), ("Prox, mu=0.0", 1), ("Prox, mu=0.0", 0), ("Prox, mu=10000.0", 1))
     ]
     with (tmp_path / "a" / "results.csv").open() as stream:
         table = list(csv.DictReader(stream))
-    assert [
-        (row["algorithm"], row["paper_mean"], row["runs"]) for row in table
-    ] == [
+    assert [(row["algorithm"], row["paper_mean"], row["runs"]) for row in table] == [
         ("Plain", "2", "2"),
         ("Prox", "1", "2"),
     ]
-    ends = [
-        r.metrics["train_loss"][-1]
-        for r in directory.records
-        if r.label == "Plain"
-    ]
+    ends = [r.metrics["train_loss"][-1] for r in directory.records if r.label == "Plain"]
     assert abs(float(table[0]["ours_mean"]) - np.mean(ends)) < 1e-4
     page = (tmp_path / "a" / "report.html").read_text()
     assert ">Claims<" in page
@@ -73,27 +59,15 @@ def test_a_method_more_makes_only_its_own_runs(tmp_path):
     recipe = papers.Recipe.parse(OWN)
 
     def make(*labels):
-        return reproduce(
-            recipe.only("smoke", [], labels),
-            "smoke",
-            tmp_path / "a",
-            Display(),
-        )
+        return reproduce(recipe.only("smoke", [], labels), "smoke", tmp_path / "a", Display())
 
     first = make("Plain")
     both = make("Prox")
-    assert list(dict.fromkeys(run.label for run in both.shown())) == [
-        "Plain",
-        "Prox",
-    ]
+    assert list(dict.fromkeys(run.label for run in both.shown())) == ["Plain", "Prox"]
     for name, run in first.runs.items():
-        assert both.runs[name].seconds.tolist() == run.seconds.tolist(), (
-            "it was made again"
-        )
+        assert both.runs[name].seconds.tolist() == run.seconds.tolist(), "it was made again"
     # all, and then one of them
-    assert (
-        len(make().shown()) == len(make("Plain").shown()) == len(both.shown())
-    )
+    assert len(make().shown()) == len(make("Plain").shown()) == len(both.shown())
 
 
 @pytest.mark.parametrize(
@@ -112,11 +86,7 @@ def test_a_method_more_makes_only_its_own_runs(tmp_path):
             "scale.small: got 'Plan'.*Did you mean 'Plain'",
         ),
         ("set = { rounds = 3 }", 'set = { "rounds.x" = 3 }', "rounds.x"),
-        (
-            "set = { rounds = 3 }",
-            'read = "mean_last_0"',
-            "read: got 'mean_last_0'",
-        ),
+        ("set = { rounds = 3 }", 'read = "mean_last_0"', "read: got 'mean_last_0'"),
         ("margin = 1e-6", 'read = "rounds_to_."', "read: got 'rounds_to_.'"),
     ],
 )
@@ -139,13 +109,7 @@ def test_a_scale_may_read_curves_in_its_own_way():
 def test_interrupted_runs_are_not_compared():
     """The mean is that of the runs that came to their end."""
     recipe = papers.Recipe.parse(OWN)
-    stopped = record(
-        "Plain",
-        "Only",
-        seed=1,
-        losses=(9.0,),
-        outcome=Outcome("interrupted", 0),
-    )
+    stopped = record("Plain", "Only", seed=1, losses=(9.0,), outcome=Outcome("interrupted", 0))
     runs = [record("Plain", "Only", losses=(9.0, 1.0)), stopped]
     (row,) = Comparison(recipe, runs).cells.to_dict("records")
     assert (row["ours_mean"], row["units"]) == (1.0, 1)

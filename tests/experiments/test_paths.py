@@ -1,6 +1,5 @@
-"""Names of files that every system can hold, whatever titles, labels and
-metrics are called.
-"""
+"""Names of files that every system can hold, whatever titles, labels and metrics
+are called."""
 
 import re
 import unicodedata
@@ -61,9 +60,7 @@ def test_the_files_of_a_run_with_an_evil_title(tmp_path):
         .replace("rounds = 2", "rounds = 1")
     )
     experiment = Experiment.parse(text)
-    made = run_experiment(
-        experiment, tmp_path / slug(experiment.name), Display()
-    ).path
+    made = run_experiment(experiment, tmp_path / slug(experiment.name), Display()).path
     assert made.parent == tmp_path
     assert RunDirectory.load(made).status == "finished"
     names = [path.name for path in tmp_path.rglob("*") if path.name != LOCK]
@@ -72,14 +69,9 @@ def test_the_files_of_a_run_with_an_evil_title(tmp_path):
 
 
 def test_figures_beside_each_other(tmp_path):
-    """One for each, also where a file system holds `A` and `a` for one
-    name.
-    """
+    """One for each, also where a file system holds `A` and `a` for one name."""
     figure = curves(curves_frame([record()]))
-    pictures = [
-        Picture(name, figure)
-        for name in ("aux", "a/b", "A/B", "a:b", "../up")
-    ]
+    pictures = [Picture(name, figure) for name in ("aux", "a/b", "A/B", "a:b", "../up")]
     files = save(pictures, tmp_path / "figures", ["svg"])
     assert [file.name for file in files] == [
         "aux.svg",
@@ -88,6 +80,4 @@ def test_figures_beside_each_other(tmp_path):
         "a-b-3.svg",
         "up.svg",
     ]
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
-        file.name for file in files
-    }
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {file.name for file in files}

@@ -1,5 +1,5 @@
-"""Predictions and exports of run directories: the data they were made with,
-and the form of tables.
+"""Predictions and exports of run directories: the data they were made with, and the form of
+tables.
 """
 
 import csv
@@ -44,8 +44,7 @@ def write_clients_files(folder, columns=("age", "weight"), shift=0.0):
             "weight": rng.normal(size=size),
         }
         rows = [
-            [f"{values[c][i]:.4f}" for c in columns]
-            + [("no", "yes")[int(values["weight"][i] > 0)]]
+            [f"{values[c][i]:.4f}" for c in columns] + [("no", "yes")[int(values["weight"][i] > 0)]]
             for i in range(size)
         ]
         lines = [",".join([*columns, "relapse"]), *map(",".join, rows)]
@@ -56,9 +55,7 @@ def write_clients_files(folder, columns=("age", "weight"), shift=0.0):
 def finished(tmp_path_factory):
     place = tmp_path_factory.mktemp("study")
     write_clients_files(place / "data")
-    (place / "new.csv").write_text(
-        "age,weight,relapse,y\n0,2,yes,17\n0,-2,no,18\n"
-    )
+    (place / "new.csv").write_text("age,weight,relapse,y\n0,2,yes,17\n0,-2,no,18\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         run_experiment(Experiment.parse(STUDY), place / "run", Display())
@@ -81,9 +78,7 @@ def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-CHANGED = (
-    "task .*: its examples are not those that run [0-9a-f]+ was made with"
-)
+CHANGED = "task .*: its examples are not those that run [0-9a-f]+ was made with"
 
 
 @pytest.mark.slow
@@ -93,24 +88,15 @@ def test_the_data_of_the_run_give_its_labels(place):
     rows = rows_of(result.stdout)
     assert [row["y"] for row in rows] == ["yes", "no"]
     assert [row["label"] for row in rows] == ["yes", "no"]
-    assert rows[0].keys() == {
-        "y",
-        "label",
-        "probability_no",
-        "probability_yes",
-    }
+    assert rows[0].keys() == {"y", "label", "probability_no", "probability_yes"}
 
 
 @pytest.mark.parametrize("change", ["order", "values"])
 def test_a_table_is_read_by_the_encoding_of_the_run(place, change):
-    """Also where the files of its task have changed since; a split of the
-    task is refused then.
-    """
+    """Also where the files of its task have changed since; a split of the task is refused then."""
     expected = call("predict", "run", "new.csv").stdout
     columns = ("weight", "age") if change == "order" else ("age", "weight")
-    write_clients_files(
-        place / "data", columns, shift=float(change == "values")
-    )
+    write_clients_files(place / "data", columns, shift=float(change == "values"))
     assert call("predict", "run", "new.csv").stdout == expected
     (place / "other.csv").write_text("weight,more,age\n2,a,0\n-2,b,0\n")
     rows = rows_of(call("predict", "run", "other.csv").stdout)
@@ -123,30 +109,17 @@ def test_a_table_is_read_by_the_encoding_of_the_run(place, change):
 
 
 def task_of(predict, **arrays):
-    clients = [
-        {"x": np.ones((n, 2)), "y": np.ones(n), **arrays} for n in (3, 1)
-    ]
+    clients = [{"x": np.ones((n, 2)), "y": np.ones(n), **arrays} for n in (3, 1)]
     return fedax.Task(
-        np.zeros(2),
-        lambda w, e: (e["x"] @ w - e["y"]) ** 2,
-        clients,
-        predictor=predict,
+        np.zeros(2), lambda w, e: (e["x"] @ w - e["y"]) ** 2, clients, predictor=predict
     )
 
 
 OUTPUTS = {
     "one column": (lambda w, e: (e["x"] @ w)[:, None], "prediction", "5"),
     "a vector": (lambda w, e: e["x"] @ w, "prediction", "5"),
-    "outside": (
-        lambda w, e: e["x"] * w[None],
-        "prediction_0,prediction_1",
-        "1,4",
-    ),
-    "no sum": (
-        lambda w, e: e["x"] * w[None] / 8,
-        "prediction_0,prediction_1",
-        "0.125,0.5",
-    ),
+    "outside": (lambda w, e: e["x"] * w[None], "prediction_0,prediction_1", "1,4"),
+    "no sum": (lambda w, e: e["x"] * w[None] / 8, "prediction_0,prediction_1", "0.125,0.5"),
     "probabilities": (
         lambda w, e: jax.nn.softmax(e["x"] * 0.0),
         "label,probability_0,probability_1",
@@ -161,9 +134,7 @@ def test_only_probabilities_are_a_classification(tmp_path, name):
     task = task_of(predict)
     np.savez(tmp_path / "new.npz", x=np.float32([[1, 2]]))
     params = jnp.array([1.0, 2.0])
-    text = predictions_csv(
-        task, params, examples_of(task, tmp_path / "new.npz")
-    )
+    text = predictions_csv(task, params, examples_of(task, tmp_path / "new.npz"))
     assert text.splitlines() == [header, line]
 
 
@@ -171,10 +142,5 @@ def test_predictions_of_a_model_that_diverged_have_no_label(tmp_path):
     task = task_of(lambda w, e: jax.nn.softmax(e["x"] * w[None]))
     np.savez(tmp_path / "new.npz", x=np.ones((1, 2), np.float32))
     params = jnp.array([np.nan, 1.0])
-    text = predictions_csv(
-        task, params, examples_of(task, tmp_path / "new.npz")
-    )
-    assert text.splitlines() == [
-        "label,probability_0,probability_1",
-        ",nan,nan",
-    ]
+    text = predictions_csv(task, params, examples_of(task, tmp_path / "new.npz"))
+    assert text.splitlines() == ["label,probability_0,probability_1", ",nan,nan"]

@@ -1,6 +1,5 @@
-"""Readings of curves count rounds, and those of earlier versions stay
-readable where they were kept.
-"""
+"""Readings of curves count rounds, and those of earlier versions stay readable where they were
+kept."""
 
 import csv
 import dataclasses
@@ -26,12 +25,8 @@ from fedax.results.tables.summary import scale_of
 from samples import OWN, begin, put, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
-FOLDERS = sorted(
-    path.parent.name for path in REPRODUCTION.glob("*/runs.tar.xz")
-)
-TABLES = sorted(
-    name for name in papers.recipe_files() if name.startswith("fedbc-table-")
-)
+FOLDERS = sorted(path.parent.name for path in REPRODUCTION.glob("*/runs.tar.xz"))
+TABLES = sorted(name for name in papers.recipe_files() if name.startswith("fedbc-table-"))
 
 
 def test_reading_curves():
@@ -51,25 +46,14 @@ def test_reading_curves():
         "last_over_half": 2.0,
         "mean_change": 1.0,
     }
-    assert {
-        read: read_curve(curve, rounds, read, False) for read in reads
-    } == reads
+    assert {read: read_curve(curve, rounds, read, False) for read in reads} == reads
     # a metric of cohorts, which has no value where nobody worked
     cohorts = np.array([np.nan, 3.0, 1.0, np.nan])
-    for read, value in (
-        ("last", 1.0),
-        ("best", 1.0),
-        ("mean_last_11_rounds", 2.0),
-    ):
+    for read, value in (("last", 1.0), ("best", 1.0), ("mean_last_11_rounds", 2.0)):
         assert read_curve(cohorts, rounds, read, False) == value
-    assert (
-        read_curve(np.array([4.0]), rounds[:1], "mean_last_10_rounds", True)
-        == 4.0
-    )
+    assert read_curve(np.array([4.0]), rounds[:1], "mean_last_10_rounds", True) == 4.0
     # one observation does not change
-    assert np.isnan(
-        read_curve(np.array([4.0]), rounds[:1], "mean_change", True)
-    )
+    assert np.isnan(read_curve(np.array([4.0]), rounds[:1], "mean_change", True))
     for wrong in (
         "first",
         "mean_last_0_rounds",
@@ -86,24 +70,17 @@ def test_reading_curves():
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_mean_is_over_the_observations_of_the_last_rounds(seed):
-    """Whatever the cadence, and where the last observation is out of step, as
-    the final one may be.
-    """
+    """Whatever the cadence, and where the last observation is out of step, as the final one may
+    be."""
     rng = np.random.default_rng(seed)
     every = int(rng.integers(1, 7))
     total = int(rng.integers(1, 60))
     k = int(rng.integers(1, 70))
     rounds = np.array([*range(0, total, every), total])
     curve = rng.normal(size=len(rounds)).astype(np.float32)
-    late = [
-        value
-        for value, at in zip(curve, rounds, strict=True)
-        if at > max(total - k, 0)
-    ]
+    late = [value for value, at in zip(curve, rounds, strict=True) if at > max(total - k, 0)]
     np.testing.assert_allclose(
-        read_curve(curve, rounds, f"mean_last_{k}_rounds", True),
-        np.mean(late),
-        rtol=1e-5,
+        read_curve(curve, rounds, f"mean_last_{k}_rounds", True), np.mean(late), rtol=1e-5
     )
 
 
@@ -120,24 +97,15 @@ def test_the_mean_is_over_the_observations_of_the_last_rounds(seed):
     ],
 )
 def test_tables_and_claims_read_a_lost_run_alike(metric, read, worst):
-    """The second run diverged: its number is the worst value of the task, or
-    the infinity that is worse than all numbers.
-    """
-    curves = {
-        "losses": (9.0, 3.0, 0.5),
-        "test_accuracy": np.array([0.1, 0.6, 0.8]),
-    }
+    """The second run diverged: its number is the worst value of the task, or the infinity that is
+    worse than all numbers."""
+    curves = {"losses": (9.0, 3.0, 0.5), "test_accuracy": np.array([0.1, 0.6, 0.8])}
     outcomes = [None, Outcome("diverged", 2)]
-    runs = [
-        record("A", seed=s, outcome=outcomes[s], **curves) for s in range(2)
-    ]
+    runs = [record("A", seed=s, outcome=outcomes[s], **curves) for s in range(2)]
     rows = numbers_frame(runs, {"T": read}, [metric])
     assert rows["lost"].tolist() == [False, True]
     np.testing.assert_allclose(rows["value"][1], scale_of(metric) * worst)
-    assert (
-        list(Results(runs).of("T", "A", metric, read))
-        == rows["value"].tolist()
-    )
+    assert list(Results(runs).of("T", "A", metric, read)) == rows["value"].tolist()
 
 
 @pytest.mark.slow
@@ -148,25 +116,20 @@ def test_fedbcs_tables_are_read_by_the_best_value_with_a_mean_beside_it(name):
     assert (recipe.read[:4], beside[:10]) == ("best", "mean_last_")
     assert all(scale.read is None for scale in recipe.scale.values())
     assert any(
-        "does not state its reading" in text and "Tables 6 and 8" in text
-        for text in recipe.chosen
+        "does not state its reading" in text and "Tables 6 and 8" in text for text in recipe.chosen
     )
     # grids select by it
     assert all(e.reads == recipe.read for e in recipe.experiments("paper"))
 
 
 def same_table(made, kept):
-    """Whether two tables say the same: p-values differ in their last
-    digits.
-    """
+    """Whether two tables say the same: p-values differ in their last digits."""
     rows = [list(csv.reader(io.StringIO(text))) for text in (made, kept)]
     assert len(rows[0]) == len(rows[1])
     for mine, other in zip(*rows, strict=True):
         for a, b in zip(mine, other, strict=True):
             try:
-                np.testing.assert_allclose(
-                    float(a), float(b), rtol=2e-3, atol=1e-9
-                )
+                np.testing.assert_allclose(float(a), float(b), rtol=2e-3, atol=1e-9)
             except ValueError:
                 assert a == b
 
@@ -177,16 +140,13 @@ def test_the_tables_of_kept_folders_are_made_of_their_runs(name, tmp_path):
     kept = open_directory(folder := REPRODUCTION / name)
     dataclasses.replace(kept, path=tmp_path).write_tables()
     for table in ("results.csv", "claims.csv"):
-        same_table(
-            (tmp_path / table).read_text(), (folder / table).read_text()
-        )
+        same_table((tmp_path / table).read_text(), (folder / table).read_text())
 
 
 @pytest.mark.slow
 def test_the_overview_is_of_the_kept_curves():
-    """Read without the library, by the script that writes it; it stops where
-    a folder's tables say something else.
-    """
+    """Read without the library, by the script that writes it; it stops where a folder's tables say
+    something else."""
     files = [REPRODUCTION / "cells.csv", *sorted(REPRODUCTION.glob("*.md"))]
     before = [file.read_text() for file in files]
     runpy.run_path(str(REPRODUCTION / "status.py"), run_name="__main__")
@@ -194,12 +154,8 @@ def test_the_overview_is_of_the_kept_curves():
 
 
 @pytest.mark.slow
-def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(
-    tmp_path,
-):
-    recipe = Recipe.parse(
-        OWN.replace("[experiment.grid]\nfedprox.mu = [0.0, 1e4]\n", "")
-    )
+def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path):
+    recipe = Recipe.parse(OWN.replace("[experiment.grid]\nfedprox.mu = [0.0, 1e4]\n", ""))
     ran = recipe.model_copy(update={"ran": "paper"})
     made = PaperDirectory(tmp_path / "a", "A", recipe=ran)
     begin(made, made.recipe.experiments("paper"))

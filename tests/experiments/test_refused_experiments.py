@@ -1,6 +1,4 @@
-"""Experiment files and settings that are refused: with the field, and
-soon.
-"""
+"""Experiment files and settings that are refused: with the field, and soon."""
 
 import pytest
 
@@ -9,9 +7,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.shorthand import parse_options, parse_section
 from samples import TINY
 
-AXES = "\n".join(
-    f"{key} = {list(range(1, 2000))}" for key in ("steps", "cohort", "epochs")
-)
+AXES = "\n".join(f"{key} = {list(range(1, 2000))}" for key in ("steps", "cohort", "epochs"))
 CODED = '[channel]\nup = {name = "ef21", codec = {name = "topk", fraction = 0.2}}\n'
 EVAL = "[early_stopping]\nmetric = "
 ROUNDS = "rounds = 2"
@@ -68,29 +64,21 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "field"),
-    REFUSED,
-    ids=[f"{new:.50}" for _, new, _ in REFUSED],
+    ("old", "new", "field"), REFUSED, ids=[f"{new:.50}" for _, new, _ in REFUSED]
 )
 def test_a_file_is_refused_with_its_field(old, new, field):
     assert old in TINY
     with pytest.raises(InvalidInput) as refused:
         Experiment.parse(TINY.replace(old, new, 1), "a.toml").plan()
     message = str(refused.value)
-    assert message.startswith("a.toml: ") or not isinstance(
-        refused.value, SpecError
-    )
+    assert message.startswith("a.toml: ") or not isinstance(refused.value, SpecError)
     assert field in message, message
     assert message.isprintable()
     assert len(message) < 1_500
 
 
 def test_values_from_python_are_refused_without_a_line():
-    sections = {
-        "name": "a",
-        "task": {"name": "digits"},
-        "algorithm": [{"name": "fedavg"}],
-    }
+    sections = {"name": "a", "task": {"name": "digits"}, "algorithm": [{"name": "fedavg"}]}
     for changes, field in (
         ({"rounds": -1}, "rounds"),
         ({"algorithm": [{"name": "fedavgg"}]}, "algorithm"),
@@ -156,23 +144,15 @@ LATE = "asynchronous = {concurrency = 3}\n"
         ("dsgd", LATE + CLOCK, "Schedule(asynchronous=...), DSGD"),
         ("gd", "deadline = 1.0\n" + CLOCK, "Conditions(deadline=...), GD"),
         ("fedbn", "", "FedBN"),
-        (
-            "fedavg",
-            LATE + CLOCK + "[channel.privacy]\nnoise = 1.0\n",
-            "privacy",
-        ),
+        ("fedavg", LATE + CLOCK + "[channel.privacy]\nnoise = 1.0\n", "privacy"),
         ("fedavg", CLOCK + "[solver]\nname = 'exact'\n", "cost"),
     ],
     ids=["phases", "graph", "everyone", "model", "privacy", "solver"],
 )
 def test_what_a_run_refuses_is_refused_before_any_run(method, more, field):
-    """Also of the second algorithm: its turn may come hours after the
-    first.
-    """
+    """Also of the second algorithm: its turn may come hours after the first."""
     first = "fedprox" if method == "fedavg" else "fedavg"
-    experiment = Experiment.parse(
-        UNFIT.format(more=more, method=method, first=first)
-    )
+    experiment = Experiment.parse(UNFIT.format(more=more, method=method, first=first))
     with pytest.raises(InvalidInput) as refused:
         experiment.plan()
     assert field in str(refused.value)

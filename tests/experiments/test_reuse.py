@@ -16,11 +16,7 @@ from samples import TINY, judge, record
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    return run_experiment(
-        Experiment.parse(TINY),
-        tmp_path_factory.mktemp("first") / "a",
-        Display(),
-    )
+    return run_experiment(Experiment.parse(TINY), tmp_path_factory.mktemp("first") / "a", Display())
 
 
 class Told(Display):
@@ -39,28 +35,17 @@ class Told(Display):
 
 @pytest.mark.slow
 def test_a_method_and_a_seed_more_make_their_runs_alone(first, tmp_path):
-    renamed = TINY.replace("Tiny <run>", "Other").replace(
-        "seeds = [0, 1]", "seeds = [0, 1, 2]"
-    )
+    renamed = TINY.replace("Tiny <run>", "Other").replace("seeds = [0, 1]", "seeds = [0, 1, 2]")
     more = Experiment.parse(renamed + '[[algorithm]]\nname = "scaffold"\n')
     shutil.copytree(first.path, tmp_path / "a")
     told = Told()
     grown = run_experiment(more, tmp_path / "a", told)
-    assert told.said == [
-        "4 runs are there already, with the models that they kept."
-    ]
-    begun = [
-        "FedAvg, seed 2",
-        "FedProx mu=1, seed 2",
-        "SCAFFOLD, seed 0, 1, 2",
-    ]
+    assert told.said == ["4 runs are there already, with the models that they kept."]
+    begun = ["FedAvg, seed 2", "FedProx mu=1, seed 2", "SCAFFOLD, seed 0, 1, 2"]
     assert told.begun == [f"Other: {run}" for run in begun]
     old = [grown.records[i] for i in (0, 1, 3, 4)]
     for run, other in zip(old, first.records, strict=True):
-        assert (
-            run.metrics["train_loss"].tobytes()
-            == other.metrics["train_loss"].tobytes()
-        )
+        assert run.metrics["train_loss"].tobytes() == other.metrics["train_loss"].tobytes()
 
 
 @pytest.mark.slow
@@ -78,10 +63,7 @@ def test_copied_runs_are_taken_up(first, tmp_path, packed):
     assert told.begun == []
     assert directory.status == "finished"
     for run, other in zip(directory.records, first.records, strict=True):
-        assert (
-            run.metrics["train_loss"].tobytes()
-            == other.metrics["train_loss"].tobytes()
-        )
+        assert run.metrics["train_loss"].tobytes() == other.metrics["train_loss"].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -91,8 +73,7 @@ def test_copied_runs_are_taken_up(first, tmp_path, packed):
         ("clients = 4", "clients = 4\nseed = 1"),
         ("rounds = 2", 'rounds = 2\nobserve = ["train_loss"]'),
         ('name = "fedavg"', 'name = "fedprox"'),
-        # with a personal method, the clients' own models of all methods are
-        # observed
+        # with a personal method, the clients' own models of all methods are observed
         ("mu = 1", 'mu = 1\n[[algorithm]]\nname = "ditto"'),
     ],
 )
@@ -114,9 +95,7 @@ GRID = (
 )
 
 
-@pytest.mark.parametrize(
-    "observed", [None, ["train_loss"], ["validation_loss", "validation_auc"]]
-)
+@pytest.mark.parametrize("observed", [None, ["train_loss"], ["validation_loss", "validation_auc"]])
 def test_runs_with_another_metric_that_selects_are_others(observed):
     """It is observed, and the best model of a run is kept by it."""
     text = f"observe = {observed}\n{GRID}" if observed else GRID
@@ -129,9 +108,6 @@ def test_runs_with_another_metric_that_selects_are_others(observed):
 
 def test_a_member_without_the_metric_that_selects_is_no_selection():
     experiment = Experiment.parse(GRID + 'select = "validation_auc"\n')
-    runs = [
-        record(member.label, experiment.name, 7)
-        for member in experiment.members()
-    ]
+    runs = [record(member.label, experiment.name, 7) for member in experiment.members()]
     with pytest.raises(InvalidInput, match=r"grid.select"):
         judge(experiment, runs)

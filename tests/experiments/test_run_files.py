@@ -1,6 +1,5 @@
-"""Run directories under attack: flipped bits, two processes, a killed parent,
-disks that are full.
-"""
+"""Run directories under attack: flipped bits, two processes, a killed parent, disks that are
+full."""
 
 import multiprocessing
 import os
@@ -62,9 +61,7 @@ with held(Path(sys.argv[1])):
 
 def test_a_second_process_is_kept_out_of_a_folder(tmp_path):
     path = directory(tmp_path).path
-    child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE
-    )
+    child = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE)
     try:
         child.stdout.readline()
         for second in (
@@ -102,14 +99,10 @@ def parent(path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL"
-)
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
 def test_processes_of_a_queue_end_with_their_parent(tmp_path):
     path = tmp_path / "a"
-    killed = multiprocessing.get_context("spawn").Process(
-        target=parent, args=(path,)
-    )
+    killed = multiprocessing.get_context("spawn").Process(target=parent, args=(path,))
     killed.start()
     killed.join(60)
     assert killed.exitcode == -signal.SIGKILL
@@ -135,30 +128,16 @@ def test_a_full_disk_is_said(tmp_path, full):
         run_experiment(Experiment.parse(TINY), tmp_path / "a", Display())
 
 
-@pytest.mark.parametrize(
-    "command", ["report --figures", "report --keep", "data prepare"]
-)
-def test_places_that_cannot_be_written_are_said(
-    tmp_path, command, monkeypatch
-):
+@pytest.mark.parametrize("command", ["report --figures", "report --keep", "data prepare"])
+def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
     path = directory(tmp_path).path
     file = tmp_path / "file"
     file.write_text("")
     monkeypatch.setenv("FEDAX_DATA", str(file / "data"))
     words = {
-        "report --figures": [
-            "report",
-            str(path),
-            "--figures",
-            "pdf",
-            "--out",
-            str(file / "x"),
-        ],
+        "report --figures": ["report", str(path), "--figures", "pdf", "--out", str(file / "x")],
         "report --keep": ["report", str(path), "--keep", str(file / "x")],
         "data prepare": ["data", "prepare", "mnist"],
     }[command]
     shown = call(*words)
-    assert (shown.exit_code, "Not a directory" in shown.output) == (
-        2,
-        True,
-    ), shown.output
+    assert (shown.exit_code, "Not a directory" in shown.output) == (2, True), shown.output

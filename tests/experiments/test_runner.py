@@ -37,21 +37,13 @@ def test_a_finished_directory(finished):
     assert {(row["algorithm"], row["seed"]) for row in table} == {
         (a, s) for a in ("FedAvg", "FedProx mu=1") for s in "01"
     }
-    first = [
-        row
-        for row in table
-        if row["algorithm"] == "FedAvg" and row["seed"] == "0"
-    ]
+    first = [row for row in table if row["algorithm"] == "FedAvg" and row["seed"] == "0"]
     assert [row["round"] for row in first] == ["0", "1", "2"]
     assert int(first[2]["bits"]) == 2 * int(first[1]["bits"]) > 0
     summary = json.loads((path / "summary.json").read_text())
     assert summary["status"] == "finished"
-    assert [run["id"] for run in summary["runs"]] == [
-        run.id for run in finished.planned
-    ]
-    run = json.loads(
-        (path / "runs" / summary["runs"][0]["id"] / "run.json").read_text()
-    )
+    assert [run["id"] for run in summary["runs"]] == [run.id for run in finished.planned]
+    run = json.loads((path / "runs" / summary["runs"][0]["id"] / "run.json").read_text())
     kept = run["versions"]
     assert {
         "fedax",
@@ -78,13 +70,7 @@ def test_loading_gives_back_all_curves(finished):
         finished.notes,
     )
     for kept, made in zip(loaded.records, finished.records, strict=True):
-        assert (
-            kept.task,
-            kept.label,
-            kept.seed,
-            kept.draw,
-            kept.outcome,
-        ) == (
+        assert (kept.task, kept.label, kept.seed, kept.draw, kept.outcome) == (
             made.task,
             made.label,
             made.seed,
@@ -108,15 +94,11 @@ def test_an_existing_run_is_not_touched(finished):
 
 def test_refusal_comes_before_the_data_are_made(tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("mine")
-    monkeypatch.setattr(
-        Experiment, "plan", lambda self: pytest.fail("made the task")
-    )
+    monkeypatch.setattr(Experiment, "plan", lambda self: pytest.fail("made the task"))
     with pytest.raises(RunExists, match="is not empty"):
         run_experiment(Experiment.parse(TINY), tmp_path, Display())
     with pytest.raises(RunExists, match="is a file"):
-        run_experiment(
-            Experiment.parse(TINY), tmp_path / "notes.txt", Display()
-        )
+        run_experiment(Experiment.parse(TINY), tmp_path / "notes.txt", Display())
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -143,48 +125,32 @@ def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
     before = signal.getsignal(signal.SIGINT)
     display = InterruptAt()
     directory = run_experiment(
-        Experiment.parse("seeds_together = false\n" + TINY),
-        tmp_path / "a",
-        display,
+        Experiment.parse("seeds_together = false\n" + TINY), tmp_path / "a", display
     )
     assert signal.getsignal(signal.SIGINT) is before
     assert directory.status == "interrupted"
     assert "Ctrl-C again" in display.said[0]
     loaded = RunDirectory.load(tmp_path / "a")
-    assert [
-        (run.outcome.kind, int(run.rounds[-1])) for run in loaded.records
-    ] == [
+    assert [(run.outcome.kind, int(run.rounds[-1])) for run in loaded.records] == [
         ("ok", 2),
         ("interrupted", 1),
     ]
     assert len(rows(tmp_path / "a" / "metrics.csv")) == 3 + 2
-    assert (
-        "Interrupted before all runs were done"
-        in (tmp_path / "a" / "report.html").read_text()
-    )
+    assert "Interrupted before all runs were done" in (tmp_path / "a" / "report.html").read_text()
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     write(tmp_path / "a.txt", "old")
-    monkeypatch.setattr(
-        os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full"))
-    )
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(WriteFailed, match="full"):
         write(tmp_path / "a.txt", "new")
-    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
-        ("a.txt", "old")
-    ]
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "old")]
 
 
 def test_the_demo_compares_what_it_says():
     names = [
-        [section.name for section in experiment.algorithm]
-        for experiment in demo.experiments()
+        [section.name for section in experiment.algorithm] for experiment in demo.experiments()
     ]
     assert names == [["fedavg", "fedprox", "feddane", "feddane", "fedbc"]] * 3
     schedule = demo.experiments()[1].resolved()["schedule"]
-    assert (
-        schedule["cohort"],
-        schedule["epochs"],
-        schedule["batch_size"],
-    ) == (10, 20, 10)
+    assert (schedule["cohort"], schedule["epochs"], schedule["batch_size"]) == (10, 20, 10)

@@ -19,9 +19,7 @@ def engine_of(options):
 
 
 def test_options_reach_the_engine():
-    engine = engine_of(
-        'chunk = 3\ndevices = 1\nmicrobatch = 7\ndata = "host"\nmemory = "disk"'
-    )
+    engine = engine_of('chunk = 3\ndevices = 1\nmicrobatch = 7\ndata = "host"\nmemory = "disk"')
     assert isinstance(engine, fedax.Simulation)
     assert (engine.chunk, engine.devices, engine.microbatch) == (3, 1, 7)
     assert (engine.data, engine.memory) == ("host", "disk")

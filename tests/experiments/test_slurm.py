@@ -1,6 +1,5 @@
-"""Sweeps as jobs of a cluster, by submitit's local executor: the same
-results, failures that leave the rest, resumption.
-"""
+"""Sweeps as jobs of a cluster, by submitit's local executor: the same results, failures that leave
+the rest, resumption."""
 
 import contextlib
 import os
@@ -27,10 +26,7 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from samples import TINY, begin
 
-SWEEP = (
-    TINY
-    + "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n[cluster]\ntimeout_min = 5\n"
-)
+SWEEP = TINY + "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n[cluster]\ntimeout_min = 5\n"
 SLURM = ClusterSection(timeout_min=5)
 PROGRAM = """
 import submitit
@@ -50,9 +46,7 @@ def submitit(monkeypatch):
     module = pytest.importorskip("submitit", reason="needs the extra `slurm`")
     auto = module.AutoExecutor
     monkeypatch.setattr(
-        module,
-        "AutoExecutor",
-        lambda folder, cluster: auto(folder=folder, cluster="local"),
+        module, "AutoExecutor", lambda folder, cluster: auto(folder=folder, cluster="local")
     )
     monkeypatch.setattr(pools, "_cancel", lambda *_: None)
     return module
@@ -62,18 +56,12 @@ def test_the_table_is_checked():
     experiment = Experiment.parse(SWEEP)
     assert experiment.cluster == SLURM
     assert Experiment.parse(experiment.toml()).cluster == experiment.cluster
-    assert ClusterSection(slurm_account="me").options == {
-        "slurm_account": "me"
-    }
+    assert ClusterSection(slurm_account="me").options == {"slurm_account": "me"}
 
 
 @pytest.mark.slow
-def test_a_failed_job_leaves_the_others_and_is_resumed(
-    submitit, tmp_path, monkeypatch
-):
-    experiment = Experiment.parse(
-        TINY.replace("seeds = [0, 1]", "seeds = [0]")
-    )
+def test_a_failed_job_leaves_the_others_and_is_resumed(submitit, tmp_path, monkeypatch):
+    experiment = Experiment.parse(TINY.replace("seeds = [0, 1]", "seeds = [0]"))
     original = pools.work_on
 
     def fails_for_fedprox(batch, *arguments):
@@ -82,10 +70,7 @@ def test_a_failed_job_leaves_the_others_and_is_resumed(
         return original(batch, *arguments)
 
     monkeypatch.setattr(pools, "work_on", fails_for_fedprox)
-    with pytest.raises(
-        RunFailed,
-        match=r"1 jobs failed: FedProx mu=1 \(job \w+: .*out of memory",
-    ):
+    with pytest.raises(RunFailed, match=r"1 jobs failed: FedProx mu=1 \(job \w+: .*out of memory"):
         run_experiment(experiment, tmp_path / "out", Display(), cluster=SLURM)
     left = RunDirectory.load(tmp_path / "out")
     assert [record.label for record in left.records] == ["FedAvg"]
@@ -98,9 +83,8 @@ def test_a_failed_job_leaves_the_others_and_is_resumed(
 
 
 def submitted(tmp_path, monkeypatch, ids):
-    """A directory of an earlier process, whose jobs are listed in a file, on
-    a machine without Slurm.
-    """
+    """A directory of an earlier process, whose jobs are listed in a file, on a machine without
+    Slurm."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "submitit", None)
     (tmp_path / "slurm").mkdir()
@@ -116,33 +100,24 @@ def submitted(tmp_path, monkeypatch, ids):
 
 def test_without_scancel_it_says_which_jobs_remain(tmp_path, monkeypatch):
     submitted(tmp_path, monkeypatch, "12\n13\n")
-    with pytest.raises(
-        FedaxError,
-        match=r"--slurm: scancel is not found here, and jobs 12, 13 ",
-    ):
+    with pytest.raises(FedaxError, match=r"--slurm: scancel is not found here, and jobs 12, 13 "):
         list(pools.run_on_cluster([Batch(())], tmp_path, SLURM))
 
 
 @pytest.mark.parametrize("options", [[], ["--trust-code"]])
-def test_a_folder_reaches_a_shell_only_if_it_is_trusted(
-    tmp_path, monkeypatch, options
-):
+def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, options):
     """Commands in [cluster] and options among the ids of jobs."""
     commands = []
     text = SWEEP + 'slurm_setup = ["touch OWNED"]\n'
     (tmp_path / "slurm").mkdir(parents=True)
     directory = RunDirectory(tmp_path / "a", "A")
     experiment = Experiment.parse(text)
-    experiment = experiment.model_copy(
-        update={"data": data_hashes(experiment.plan().task)}
-    )
+    experiment = experiment.model_copy(update={"data": data_hashes(experiment.plan().task)})
     begin(directory, [experiment])
     directory.close("interrupted")
     (tmp_path / "a" / "slurm").mkdir()
     (tmp_path / "a" / "slurm" / "jobs.txt").write_text("--me\n77\n")
-    monkeypatch.setattr(
-        pools.subprocess, "run", lambda words, **_: commands.append(words)
-    )
+    monkeypatch.setattr(pools.subprocess, "run", lambda words, **_: commands.append(words))
     fail = types.SimpleNamespace(
         AutoExecutor=lambda **_: (_ for _ in ()).throw(RuntimeError("here"))
     )
@@ -157,9 +132,7 @@ def test_a_folder_reaches_a_shell_only_if_it_is_trusted(
 
 
 class FakeJob:
-    """A job that has ended once somebody has looked at it as often as its
-    number.
-    """
+    """A job that has ended once somebody has looked at it as often as its number."""
 
     def __init__(self, number):
         self.job_id = str(number)
@@ -178,9 +151,7 @@ class FakeJob:
 
 
 class FakeSubmitit:
-    """Stands for the module; within `clean_env` its jobs see no
-    allocation.
-    """
+    """Stands for the module; within `clean_env` its jobs see no allocation."""
 
     def __init__(self):
         self.helpers = self
@@ -199,10 +170,7 @@ class FakeSubmitit:
 
     def map_array(self, function, *arguments):
         assert self.is_clean
-        self.jobs = [
-            FakeJob(batch.seeds[0])
-            for batch, *_ in zip(*arguments, strict=False)
-        ]
+        self.jobs = [FakeJob(batch.seeds[0]) for batch, *_ in zip(*arguments, strict=False)]
         return self.jobs
 
     def as_completed(self, jobs, poll_frequency):
@@ -219,11 +187,7 @@ def test_jobs_are_cancelled_where_the_caller_stops(tmp_path, monkeypatch):
     next(done)
     done.close()
     assert [job.cancelled for job in fake.jobs] == [False, True, True]
-    assert (tmp_path / "slurm" / "jobs.txt").read_text().split() == [
-        "0",
-        "1",
-        "2",
-    ]
+    assert (tmp_path / "slurm" / "jobs.txt").read_text().split() == ["0", "1", "2"]
 
 
 SWEEP_OF_24 = (
@@ -239,16 +203,13 @@ fedprox.mu = [0.0, 1.0]
 timeout_min = 5
 """
 )
-"""12 runs select in one job, 12 are reported in a second one. Each job is a
-process, whose imports take most of the test's time.
-"""
+"""12 runs select in one job, 12 are reported in a second one. Each job is a process, whose imports
+take most of the test's time."""
 
 
 @pytest.fixture
 def fedax(tmp_path):
-    """Starts the command in a process group, which its jobs belong to as
-    well.
-    """
+    """Starts the command in a process group, which its jobs belong to as well."""
     started = []
 
     def start(*arguments):
@@ -256,10 +217,7 @@ def fedax(tmp_path):
             command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
             started.append(
                 subprocess.Popen(
-                    command,
-                    stdout=said,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
+                    command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
                 )
             )
         return started[-1]
@@ -271,9 +229,7 @@ def fedax(tmp_path):
 
 
 def kill_after(child, out, runs, log):
-    """Kills a command and its jobs as soon as some runs are kept; returns how
-    many there are.
-    """
+    """Kills a command and its jobs as soon as some runs are kept; returns how many there are."""
     end = time.monotonic() + 900
     while len(list((out / "runs").glob("*/run.json"))) < runs:
         assert child.poll() is None, log.read_text()
@@ -285,15 +241,10 @@ def kill_after(child, out, runs, log):
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_of_24_runs_gives_the_same_table(
-    submitit, fedax, tmp_path, monkeypatch
-):
-    """Killed with the second of its two jobs, and resumed: the bits of a
-    sweep in one process that is never killed.
-    """
-    monkeypatch.setenv(
-        "JAX_NUM_CPU_DEVICES", str(jax.device_count())
-    )  # the same programs as here
+def test_a_killed_sweep_of_24_runs_gives_the_same_table(submitit, fedax, tmp_path, monkeypatch):
+    """Killed with the second of its two jobs, and resumed: the bits of a sweep in one process that
+    is never killed."""
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", str(jax.device_count()))  # the same programs as here
     file = tmp_path / "sweep.toml"
     log = tmp_path / "log.txt"
     file.write_text(SWEEP_OF_24)
@@ -303,9 +254,7 @@ def test_a_killed_sweep_of_24_runs_gives_the_same_table(
     child = fedax("run", file, "--slurm", "--out", out)
     assert kill_after(child, out, 12, log) == 12
     other = resume(out, Display(), cluster=experiment.cluster)
-    assert len(list((out / "slurm").glob("*_result.pkl"))) == 2, (
-        "a job ran twice"
-    )
+    assert len(list((out / "slurm").glob("*_result.pkl"))) == 2, "a job ran twice"
 
     one = run_experiment(experiment, whole, Display())
     assert one.status == other.status == "finished"
@@ -314,12 +263,7 @@ def test_a_killed_sweep_of_24_runs_gives_the_same_table(
     for number, record in one.runs.items():
         assert record.settings == other.runs[number].settings
         for name, values in record.metrics.items():
-            np.testing.assert_array_equal(
-                values, other.runs[number].metrics[name]
-            )
-    tables = [
-        call("report", str(folder), "--table", "csv").stdout
-        for folder in (whole, out)
-    ]
+            np.testing.assert_array_equal(values, other.runs[number].metrics[name])
+    tables = [call("report", str(folder), "--table", "csv").stdout for folder in (whole, out)]
     assert tables[0] == tables[1]
     assert tables[0].count("\n") >= 2

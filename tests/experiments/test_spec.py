@@ -15,15 +15,8 @@ def test_a_plan_has_everything_that_a_run_needs():
     assert plan.task.train.clients == 4
     assert plan.arguments_of("FedAvg")["schedule"].cohort == 2
     assert plan.arguments_of("FedAvg")["solver"].learning_rate == 0.05
-    names = [
-        type(observer).__name__ for observer in plan.arguments["observe"]
-    ]
-    assert names == [
-        "TrainLoss",
-        "CentralScore",
-        "CentralScore",
-        "ClientAccuracy",
-    ]
+    names = [type(observer).__name__ for observer in plan.arguments["observe"]]
+    assert names == ["TrainLoss", "CentralScore", "CentralScore", "ClientAccuracy"]
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
@@ -31,27 +24,17 @@ def test_examples_are_valid(file):
     assert Experiment.read(file).resolved()["name"]
 
 
-@pytest.mark.parametrize(
-    ("text", "seeds"), [("0,1", [0, 1]), ("3", [3]), ("[4, 5]", [4, 5])]
-)
+@pytest.mark.parametrize(("text", "seeds"), [("0,1", [0, 1]), ("3", [3]), ("[4, 5]", [4, 5])])
 def test_seeds_are_set_as_compare_takes_them(tmp_path, text, seeds):
     (tmp_path / "a.toml").write_text(TINY)
-    assert (
-        Experiment.read(tmp_path / "a.toml", [f"seeds={text}"]).seeds == seeds
-    )
+    assert Experiment.read(tmp_path / "a.toml", [f"seeds={text}"]).seeds == seeds
 
 
 def test_an_empty_list_names_no_leaves():
     """FedPer without a head is FedAvg, in a file as in Python."""
     text = 'name = "a"\nrounds = 1\n[task]\nname = "digits"\nclients = 5\n[[algorithm]]\n'
-    for name, option in (
-        ("fedper", "head"),
-        ("lgfedavg", "head"),
-        ("fedbn", "norms"),
-    ):
-        (section,) = Experiment.parse(
-            f'{text}name = "{name}"\n{option} = []\n'
-        ).algorithm
+    for name, option in (("fedper", "head"), ("lgfedavg", "head"), ("fedbn", "norms")):
+        (section,) = Experiment.parse(f'{text}name = "{name}"\n{option} = []\n').algorithm
         assert getattr(section.make(), option) == ()
 
 
@@ -67,18 +50,12 @@ def test_the_resolved_experiment_is_the_same_experiment():
 def test_every_task_is_written_out_with_its_options(name):
     """Without its data: they are read when the experiment is planned."""
     given = (
-        {"name": name, "folder": "somewhere"}
-        if "folder" in task_options(name)
-        else {"name": name}
+        {"name": name, "folder": "somewhere"} if "folder" in task_options(name) else {"name": name}
     )
-    written = Experiment.of(
-        name="a", task=given, algorithm=[{"name": "fedavg"}]
-    ).resolved()["task"]
+    written = Experiment.of(name="a", task=given, algorithm=[{"name": "fedavg"}]).resolved()["task"]
     assert written.items() >= given.items()
     assert set(written) - {"name"} <= set(task_options(name))
-    again = Experiment.of(
-        name="a", task=written, algorithm=[{"name": "fedavg"}]
-    ).resolved()["task"]
+    again = Experiment.of(name="a", task=written, algorithm=[{"name": "fedavg"}]).resolved()["task"]
     assert again == written
 
 

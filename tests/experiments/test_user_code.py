@@ -1,6 +1,5 @@
-"""User code by name: in files, on the command line, in grids, in run
-directories that are read without it.
-"""
+"""User code by name: in files, on the command line, in grids, in run directories that are read
+without it."""
 
 import shutil
 import sys
@@ -16,10 +15,7 @@ from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.plan import data_hashes
-from fedax.experiments.config.user_code import (
-    fingerprint_sources,
-    hash_sources,
-)
+from fedax.experiments.config.user_code import fingerprint_sources, hash_sources
 from fedax.experiments.results.store import RunDirectory, merge
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
@@ -145,23 +141,16 @@ def forget():
 
 @pytest.mark.slow
 def test_everything_in_a_file_may_be_the_users(here):
-    """Task, solver, observer, sampling, codec and algorithm; the grid
-    selects; the hash is part of a run's settings.
-    """
-    directory = run_experiment(
-        Experiment.read(Path("mine.toml")), here / "out", Display()
-    )
+    """Task, solver, observer, sampling, codec and algorithm; the grid selects; the hash is part of
+    a run's settings."""
+    directory = run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
     assert directory.status == "finished"
     assert {record.label for record in directory.records} == {
         "FedAvg",
         "Half, lr=0.25",
         "Half, lr=0.5",
     }
-    half = next(
-        record
-        for record in directory.records
-        if record.label.startswith("Half")
-    )
+    half = next(record for record in directory.records if record.label.startswith("Half"))
     assert half.settings["algorithm"]["type"] == "code.py:Half"
     assert set(half.settings["sources"]) >= {
         "code.py:Half",
@@ -171,21 +160,16 @@ def test_everything_in_a_file_may_be_the_users(here):
         "code.py:Same",
     }
     assert "norm" in half.metrics
-    fedavg = next(
-        record for record in directory.records if record.label == "FedAvg"
-    )
+    fedavg = next(record for record in directory.records if record.label == "FedAvg")
     # a change of it does not make this run another one
     assert "code.py:Half" not in fedavg.settings["sources"]
 
 
 @pytest.mark.slow
 def test_a_run_directory_is_read_without_its_code(here):
-    """Report, figures, tables, export, citation, and joint pages run no code,
-    and need no file.
-    """
-    run_experiment(
-        Experiment.read(Path("mine.toml")), here / "out", Display()
-    )
+    """Report, figures, tables, export, citation, and joint pages run no code, and need no
+    file."""
+    run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
     Path("code.py").unlink()
     forget()
     foreign = here / "elsewhere" / "out"
@@ -194,9 +178,7 @@ def test_a_run_directory_is_read_without_its_code(here):
     run = RunDirectory.load(here / "out").planned[0].id
     for folder in (here / "out", foreign):
         succeed("report", folder)
-        succeed(
-            "report", folder, "--keep", here / f"kept-{folder.parent.name}"
-        )
+        succeed("report", folder, "--keep", here / f"kept-{folder.parent.name}")
         succeed("report", here / f"kept-{folder.parent.name}")
         assert "Half" in call("cite", folder).output
         succeed("export", folder, "--run", run, here / "model.safetensors")
@@ -204,10 +186,7 @@ def test_a_run_directory_is_read_without_its_code(here):
         render(merge([directory, directory]).page())
     assert times_run(here) == before
     succeed("report", here / "out", foreign, "--out", here / "both.html")
-    for command in (
-        ["resume", foreign],
-        ["predict", foreign, "--run", run, "train"],
-    ):
+    for command in (["resume", foreign], ["predict", foreign, "--run", run, "train"]):
         refused = call(*command)
         assert refused.exit_code == 2, refused.output
         assert "names code" in refused.output
@@ -220,42 +199,29 @@ def test_an_interrupted_run_goes_on_only_if_its_code_is_trusted(here):
         def end(self, heading, records):
             raise KeyboardInterrupt
 
-    straight = run_experiment(
-        Experiment.read(Path("mine.toml")), here / "straight", Display()
-    )
+    straight = run_experiment(Experiment.read(Path("mine.toml")), here / "straight", Display())
     run_experiment(Experiment.read(Path("mine.toml")), here / "out", Stop())
     with pytest.raises(InvalidInput, match="names code"):
         resume(here / "out", Display())
     Path("code.py").write_text(CODE + "\nseven = 8\n")
-    with pytest.raises(
-        InvalidInput, match=r"code.py:\w+: its file has changed"
-    ):
+    with pytest.raises(InvalidInput, match=r"code.py:\w+: its file has changed"):
         resume(here / "out", Display(), trust=True)
     Path("code.py").write_text(CODE)
     directory = resume(here / "out", Display(), trust=True)
     assert directory.status == "finished"
     for number, record in straight.runs.items():
         assert record.settings == directory.runs[number].settings
-        assert (
-            record.metrics["train_loss"]
-            == directory.runs[number].metrics["train_loss"]
-        ).all()
+        assert (record.metrics["train_loss"] == directory.runs[number].metrics["train_loss"]).all()
 
 
 @pytest.mark.slow
-def test_a_module_that_a_folder_names_is_imported_only_if_it_is_trusted(
-    here, monkeypatch
-):
-    (here / "foreign_module.py").write_text(
-        "import fedax\nclass X(fedax.FedAvg):\n    pass\n"
-    )
+def test_a_module_that_a_folder_names_is_imported_only_if_it_is_trusted(here, monkeypatch):
+    (here / "foreign_module.py").write_text("import fedax\nclass X(fedax.FedAvg):\n    pass\n")
     monkeypatch.syspath_prepend(here)
     text = TINY.replace('"fedprox"\nmu = 1', '"foreign_module:X"')
     directory = RunDirectory(here / "out", "A")
     experiment = Experiment.parse(text)
-    experiment = experiment.model_copy(
-        update={"data": data_hashes(experiment.plan().task)}
-    )
+    experiment = experiment.model_copy(update={"data": data_hashes(experiment.plan().task)})
     begin(directory, [experiment])
     directory.close("interrupted")
     sys.modules.pop("foreign_module")
@@ -270,9 +236,7 @@ def test_a_file_that_changes_while_it_runs_is_refused(here):
     sources = hash_sources(experiment.resolved())
     experiment = experiment.model_copy(update={"sources": sources})
     Path("code.py").write_text(CODE + "\nseven = 8\n")
-    with pytest.raises(
-        InvalidInput, match=r"code.py:\w+: its file has changed"
-    ):
+    with pytest.raises(InvalidInput, match=r"code.py:\w+: its file has changed"):
         experiment.plan()
 
 
@@ -285,9 +249,7 @@ def test_titles_and_columns_are_no_code():
 
 
 def test_files_of_equal_names_count_one_by_one(here):
-    """A change of either file makes the run another one, also where both
-    define one name.
-    """
+    """A change of either file makes the run another one, also where both define one name."""
     text = """name = "a"
 rounds = 1
 [task]
@@ -317,14 +279,10 @@ name = "m/code.py:lines"
 
 @pytest.mark.slow
 def test_processes_load_it_too(here):
-    directory = run_experiment(
-        Experiment.read(Path("mine.toml")), here / "two", Display(), jobs=2
-    )
+    directory = run_experiment(Experiment.read(Path("mine.toml")), here / "two", Display(), jobs=2)
     assert directory.status == "finished"
     assert len(directory.runs) == len(
-        run_experiment(
-            Experiment.read(Path("mine.toml")), here / "one", Display()
-        ).runs
+        run_experiment(Experiment.read(Path("mine.toml")), here / "one", Display()).runs
     )
 
 
@@ -341,16 +299,9 @@ def test_a_model_by_name(here):
     )
     task = fedax.task("digits", clients=3, model="net.py:Net")
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
-    predicted = task.predictions(
-        history.params, {"x": task.train.arrays["x"][:5]}, None
-    )
+    predicted = task.predictions(history.params, {"x": task.train.arrays["x"][:5]}, None)
     np.testing.assert_allclose(predicted.sum(1), np.ones(5), rtol=1e-6)
-    assert (
-        history.last(
-            "accuracy" if "accuracy" in history.metrics else "test_accuracy"
-        )
-        > 0.1
-    )
+    assert history.last("accuracy" if "accuracy" in history.metrics else "test_accuracy") > 0.1
 
 
 @pytest.mark.slow
@@ -359,20 +310,14 @@ def test_entry_points_are_names(here, monkeypatch):
     monkeypatch.syspath_prepend(str(here))
     monkeypatch.setattr(
         "fedax.utils.plugins._entry_points",
-        lambda kind: (
-            {"half": "lab_methods:Half"} if kind == "algorithm" else {}
-        ),
+        lambda kind: {"half": "lab_methods:Half"} if kind == "algorithm" else {},
     )
     assert make_algorithm("half", lr=0.25).lr == 0.25
     Path("half.toml").write_text(
         'name = "a"\nrounds = 1\n[task]\nname = "code.py:lines"\n[[algorithm]]\nname = "half"\n'
     )
-    directory = run_experiment(
-        Experiment.read(Path("half.toml")), here / "out", Display()
-    )
-    assert directory.records[0].settings["sources"].keys() == {
-        "code.py:lines"
-    }
+    directory = run_experiment(Experiment.read(Path("half.toml")), here / "out", Display())
+    assert directory.records[0].settings["sources"].keys() == {"code.py:lines"}
     cited = succeed("cite", "half.toml")
     assert "% half: your own code (half)" in cited.stdout
     # the package is not installed

@@ -1,5 +1,5 @@
-"""The long form, `make faults`: a table of kills by engine, how many
-continued to the same bits, and of faults by rank.
+"""The long form, `make faults`: a table of kills by engine, how many continued to the same bits,
+and of faults by rank.
 
 python tests/faults [--kills 100] [--faults 30]
 """
@@ -12,16 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from attacks import (
-    FAULTS,
-    KINDS,
-    LIMIT,
-    OF_RANK_0,
-    complaint,
-    faulty,
-    kill_and_resume,
-    straight,
-)
+from attacks import FAULTS, KINDS, LIMIT, OF_RANK_0, complaint, faulty, kill_and_resume, straight
 
 
 def kills(kind, count):
@@ -33,15 +24,11 @@ def kills(kind, count):
             try:
                 same = kill_and_resume(kind, number, Path(folder)) == expected
             except Exception as error:
-                print(
-                    f"{kind}, kill {number}: {type(error).__name__}: {error}",
-                    flush=True,
-                )
+                print(f"{kind}, kill {number}: {type(error).__name__}: {error}", flush=True)
                 same = False
             equal += same
     print(
-        f"{kind:12} {count:6} kills {equal:6} equal {time.monotonic() - begun:8.0f} s",
-        flush=True,
+        f"{kind:12} {count:6} kills {equal:6} equal {time.monotonic() - begun:8.0f} s", flush=True
     )
     return count - equal
 
@@ -78,30 +65,14 @@ def faults(count):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description="Attack runs of every engine."
-    )
-    parser.add_argument(
-        "--kills",
-        type=int,
-        default=100,
-        help="in all, spread over the engines",
-    )
+    parser = argparse.ArgumentParser(description="Attack runs of every engine.")
+    parser.add_argument("--kills", type=int, default=100, help="in all, spread over the engines")
     parser.add_argument("--faults", type=int, default=30)
-    parser.add_argument(
-        "--only", choices=KINDS, help="only this engine's kills"
-    )
+    parser.add_argument("--only", choices=KINDS, help="only this engine's kills")
     given = parser.parse_args()
     kinds = [given.only] if given.only else list(KINDS)
-    share = [
-        given.kills // len(kinds) + (k < given.kills % len(kinds))
-        for k in range(len(kinds))
-    ]
-    bad = sum(
-        kills(kind, count)
-        for kind, count in zip(kinds, share, strict=True)
-        if count
-    )
+    share = [given.kills // len(kinds) + (k < given.kills % len(kinds)) for k in range(len(kinds))]
+    bad = sum(kills(kind, count) for kind, count in zip(kinds, share, strict=True) if count)
     sys.exit(1 if bad + faults(given.faults) else 0)
 
 

@@ -1,6 +1,4 @@
-"""Attacks on runs: processes that are killed and resumed, and ranks that meet
-a fault.
-"""
+"""Attacks on runs: processes that are killed and resumed, and ranks that meet a fault."""
 
 import contextlib
 import os
@@ -44,15 +42,12 @@ KINDS = {
     "grid": (FILE.format(rounds=300, seeds=[0, 1]) + GRID, [], False),
     "MPI": ('engine = "mpi"\n' + FILE.format(rounds=40, seeds=[0]), [], True),
 }
-"""The file, further arguments of `run` and `resume`, and whether ranks do
-it.
-"""
+"""The file, further arguments of `run` and `resume`, and whether ranks do it."""
 
 
 class Faulty(NamedTuple):
-    """The end of a job with a fault: its exit code, what it said, and the
-    seconds since the fault.
-    """
+    """The end of a job with a fault: its exit code, what it said, and the seconds since the
+    fault."""
 
     code: int
     said: str
@@ -60,30 +55,15 @@ class Faulty(NamedTuple):
 
 
 def environment(**more):
-    own = {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": "2",
-        "COLUMNS": "200",
-        "TERM": "dumb",
-    }
+    own = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "COLUMNS": "200", "TERM": "dumb"}
     return (
-        os.environ
-        | own
-        | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        | more
+        os.environ | own | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | more
     )
 
 
 def command(kind, *arguments):
     _, more, ranks = KINDS[kind]
-    return [
-        *(RANKS if ranks else []),
-        sys.executable,
-        "-m",
-        "fedax",
-        *map(str, arguments),
-        *more,
-    ]
+    return [*(RANKS if ranks else []), sys.executable, "-m", "fedax", *map(str, arguments), *more]
 
 
 def complete(kind, folder, *arguments):
@@ -122,11 +102,7 @@ def process_of(rank, token):
     """The process of a rank of the job whose environment holds a token."""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            held = (
-                (entry / "environ").read_bytes()
-                if entry.name.isdigit()
-                else b""
-            )
+            held = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
             if (
                 f"FEDAX_ATTACK={token}".encode() in held
                 and f"OMPI_COMM_WORLD_RANK={rank}\0".encode() in held
@@ -136,19 +112,14 @@ def process_of(rank, token):
 
 
 def kill_and_resume(kind, number, folder):
-    """The results of a run that is killed at a random moment, of ranks the
-    one whose turn it is, and then resumed.
-    """
+    """The results of a run that is killed at a random moment, of ranks the one whose turn it is,
+    and then resumed."""
     out = folder / f"{kind}-{number}"
     token = f"{os.getpid()}-{kind}-{number}"
     chance = random.Random(f"{kind} {number}")
     (folder / f"{kind}.toml").write_text(KINDS[kind][0])
     begin = command(kind, "run", f"{kind}.toml", "--out", out)
-    tools = {
-        "cwd": folder,
-        "env": environment(FEDAX_ATTACK=token),
-        "start_new_session": True,
-    }
+    tools = {"cwd": folder, "env": environment(FEDAX_ATTACK=token), "start_new_session": True}
     with subprocess.Popen(
         begin, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **tools
     ) as process:
@@ -174,28 +145,16 @@ def kill_and_resume(kind, number, folder):
 def faulty(fault, rank, folder):
     """A job of four ranks in which one meets a fault."""
     moment = folder / "moment"
-    begin = [
-        *RANKS,
-        sys.executable,
-        str(PROGRAM),
-        fault,
-        str(rank),
-        str(moment),
-    ]
+    begin = [*RANKS, sys.executable, str(PROGRAM), fault, str(rank), str(moment)]
     return timed(begin, folder, moment)
 
 
 def refused(arguments, folder):
-    """A command of four ranks that rank 0 refuses; the seconds are since its
-    start, so they count the imports too.
-    """
+    """A command of four ranks that rank 0 refuses; the seconds are since its start, so they count
+    the imports too."""
     moment = folder / "moment"
     moment.write_text(str(time.time()))
-    return timed(
-        [*RANKS, sys.executable, "-m", "fedax", *map(str, arguments)],
-        folder,
-        moment,
-    )
+    return timed([*RANKS, sys.executable, "-m", "fedax", *map(str, arguments)], folder, moment)
 
 
 def timed(begin, folder, moment):
@@ -245,9 +204,7 @@ FAULTS = {
     "stop rule": D + "stop",
     "refused": r"InvalidInput: .*seed=...\): got -1",
 }
-"""Each fault with a pattern of the text that says it, whichever rank has
-it.
-"""
+"""Each fault with a pattern of the text that says it, whichever rank has it."""
 OF_RANK_0 = {
     "folder is a file": "WriteFailed: .*: File exists",
     "full disk": "WriteFailed: .*round-000000002: cannot be written",
@@ -263,7 +220,5 @@ def complaint(fault, rank, found):
     if found.seconds > LIMIT:
         return f"{found.seconds:.1f} seconds"
     return (
-        ""
-        if re.search(pattern, " ".join(found.said.split()))
-        else f"said {found.said[-1500:]!r}"
+        "" if re.search(pattern, " ".join(found.said.split())) else f"said {found.said[-1500:]!r}"
     )

@@ -18,8 +18,7 @@ ODD = int(sys.argv[2])
 FILE = Path(sys.argv[3])
 jax.config.update("jax_platforms", "cpu")
 jax.config.update(
-    "jax_enable_x64",
-    FAULT != "precision" or int(os.environ["OMPI_COMM_WORLD_RANK"]) != ODD,
+    "jax_enable_x64", FAULT != "precision" or int(os.environ["OMPI_COMM_WORLD_RANK"]) != ODD
 )
 
 import fedax  # noqa: E402
@@ -39,22 +38,17 @@ def squares(params, examples):
 def task(rank, here):
     rng = np.random.default_rng(0)
     clients = [
-        {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k}
-        for k, n in enumerate(SIZES)
+        {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k} for k, n in enumerate(SIZES)
     ]
     if here and FAULT == "bad data":
         happen()
         clients[rank]["x"][0, 0] = np.nan
     if here and FAULT == "data type":
-        clients[rank]["x"] = clients[rank]["x"].astype(
-            int
-        )  # floats of any width are made alike
+        clients[rank]["x"] = clients[rank]["x"].astype(int)  # floats of any width are made alike
     return fedax.Task(
         {"w": np.zeros(3)},
         squares,
-        fedax.FederatedData.from_arrays(
-            [clients[rank]], test=[clients[rank]]
-        ),
+        fedax.FederatedData.from_arrays([clients[rank]], test=[clients[rank]]),
     )
 
 
@@ -93,9 +87,7 @@ DISAGREEMENTS = {
     "rounds": lambda: {"rounds": 8},
     "observers": lambda: {"observe": []},
     "cadence": lambda: {"observe_every": 2},
-    "channel": lambda: {
-        "channel": fedax.Channel(up=fedax.codecs.Quantizer(b=8))
-    },
+    "channel": lambda: {"channel": fedax.Channel(up=fedax.codecs.Quantizer(b=8))},
     "stop rule": lambda: {"stop": fedax.Divergence()},
     "refused": lambda: {"seed": -1},
 }
@@ -134,12 +126,7 @@ def main():
         happen()
     algorithm = options.pop("algorithm")
     history = fedax.run(
-        algorithm,
-        own,
-        engine=engine,
-        checkpoint=folder,
-        progress=hook if here else None,
-        **options,
+        algorithm, own, engine=engine, checkpoint=folder, progress=hook if here else None, **options
     )
     print(f"rank {rank}: {history.outcome}", flush=True)
     sys.exit(0 if history.outcome.ok else 130)

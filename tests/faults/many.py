@@ -1,5 +1,5 @@
-"""A thousand runs on new tasks in one process, and thousands of rounds with
-all observers: neither maps nor memory pile up.
+"""A thousand runs on new tasks in one process, and thousands of rounds with all observers: neither
+maps nor memory pile up.
 
 python tests/faults/many.py [RUNS] [ROUNDS]
 """
@@ -16,28 +16,17 @@ import numpy as np
 import fedax
 
 RISE = 1.1
-"""The most that the second half of the runs may need, as a multiple of the
-first.
-"""
+"""The most that the second half of the runs may need, as a multiple of the first."""
 MARGIN = 10.0
-"""Megabytes that the second half of the rounds may add beyond the numbers
-that are recorded.
-"""
+"""Megabytes that the second half of the rounds may add beyond the numbers that are recorded."""
 
 
 def task(number):
-    """A problem with a loss of its own, which nothing compiled before
-    fits.
-    """
+    """A problem with a loss of its own, which nothing compiled before fits."""
     rng = np.random.default_rng(number)
-    clients = [
-        {"x": rng.normal(size=(5 + k, 3)), "y": rng.normal(size=5 + k)}
-        for k in range(4)
-    ]
+    clients = [{"x": rng.normal(size=(5 + k, 3)), "y": rng.normal(size=5 + k)} for k in range(4)]
     return fedax.Task(
-        {"w": np.zeros(3)},
-        lambda p, e: (1 + number) * (e["x"] @ p["w"] - e["y"]) ** 2,
-        clients,
+        {"w": np.zeros(3)}, lambda p, e: (1 + number) * (e["x"] @ p["w"] - e["y"]) ** 2, clients
     )
 
 
@@ -55,13 +44,7 @@ def runs(count):
     schedule = fedax.Schedule(cohort=2, steps=2, batch_size=2)
     solver = fedax.SGD(0.001)
     for number in range(count):
-        fedax.run(
-            fedax.FedAvg(),
-            task(number),
-            rounds=3,
-            solver=solver,
-            schedule=schedule,
-        )
+        fedax.run(fedax.FedAvg(), task(number), rounds=3, solver=solver, schedule=schedule)
         seen.append(held())
         if (number + 1) % max(count // 10, 1) == 0:
             print(
@@ -70,9 +53,7 @@ def runs(count):
                 flush=True,
             )
     half = count // 2
-    (maps, memory), (later_maps, later) = (
-        np.max(part, 0) for part in (seen[:half], seen[half:])
-    )
+    (maps, memory), (later_maps, later) = (np.max(part, 0) for part in (seen[:half], seen[half:]))
     print(
         f"most in the first half {maps:.0f} maps, {memory:.0f} MB; in the second "
         f"{later_maps:.0f} maps, {later:.0f} MB"
@@ -97,9 +78,7 @@ def watching(task):
 
 
 def rounds(count):
-    """Whether the memory of one long run grows by the numbers that it records
-    and no more.
-    """
+    """Whether the memory of one long run grows by the numbers that it records and no more."""
     begun = time.monotonic()
     seen = {}
     task = fedax.task("synthetic", clients=4)
@@ -125,10 +104,7 @@ def rounds(count):
     )
     _, middle = seen[count // 2]
     _, end = seen[count]
-    recorded = (
-        sum(np.asarray(values).nbytes for values in history.metrics.values())
-        / 2**20
-    )
+    recorded = sum(np.asarray(values).nbytes for values in history.metrics.values()) / 2**20
     print(
         f"{len(observers)} observers, {recorded:.1f} MB recorded; the second half of the rounds "
         f"added {end - middle:.1f} MB"
@@ -137,16 +113,7 @@ def rounds(count):
 
 
 if __name__ == "__main__":
-    counts = [int(word) for word in sys.argv[1:]] + [1000, 16_000][
-        len(sys.argv) - 1 :
-    ]
+    counts = [int(word) for word in sys.argv[1:]] + [1000, 16_000][len(sys.argv) - 1 :]
     sys.exit(
-        0
-        if all(
-            [
-                not counts[0] or runs(counts[0]),
-                not counts[1] or rounds(counts[1]),
-            ]
-        )
-        else 1
+        0 if all([not counts[0] or runs(counts[0]), not counts[1] or rounds(counts[1])]) else 1
     )

@@ -1,17 +1,8 @@
-"""The short form of `make faults`: real processes, killed and resumed, and
-real ranks that meet a fault.
-"""
+"""The short form of `make faults`: real processes, killed and resumed, and real ranks that meet a
+fault."""
 
 import pytest
-from attacks import (
-    KINDS,
-    MPIEXEC,
-    OF_RANK_0,
-    complaint,
-    faulty,
-    kill_and_resume,
-    straight,
-)
+from attacks import KINDS, MPIEXEC, OF_RANK_0, complaint, faulty, kill_and_resume, straight
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,5 @@
-"""Experiments that are deployed in tests: their files, programs, results, and
-the same rounds in one process.
-"""
+"""Experiments that are deployed in tests: their files, programs, results, and the same rounds in one
+process."""
 
 import contextlib
 import json
@@ -62,9 +61,7 @@ def experiment(path, methods, rounds=5, clients=5):
 
 
 def models(out):
-    """The final models of a run directory, arrays by name, in the order of
-    the runs' titles.
-    """
+    """The final models of a run directory, arrays by name, in the order of the runs' titles."""
     titles = {
         run["id"]: (run["task"], run["label"], run["seed"])
         for run in json.loads((out / "summary.json").read_text())["runs"]
@@ -83,25 +80,17 @@ def check_equal(out, other):
         assert set(one) == set(two)
         for name in one:
             assert one[name].dtype == np.float32
-            np.testing.assert_allclose(
-                one[name], two[name], rtol=0, atol=1e-5, err_msg=name
-            )
+            np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
 
 
 def left_out(log):
-    """Rounds and clients whose uploads the server did not take, as its log
-    has them.
-    """
-    found = re.findall(
-        r"\w+\.train, round (\d+), client (\d+): left out: ", log
-    )
+    """Rounds and clients whose uploads the server did not take, as its log has them."""
+    found = re.findall(r"\w+\.train, round (\d+), client (\d+): left out: ", log)
     return [(int(t), int(k)) for t, k in found]
 
 
 def replayed(place, file, lost):
-    """The run directory of the same rounds in this process, in which some
-    uploads are lost.
-    """
+    """The run directory of the same rounds in this process, in which some uploads are lost."""
 
     class Losing(LocalGrid):
         def answers(self, message):
@@ -111,14 +100,9 @@ def replayed(place, file, lost):
 
     with jax.enable_x64(False):
         task, given, label, assignment = only_run(file)
-        workers = [
-            Worker(task, k, place / "replayed" / str(k), [assignment])
-            for k in range(3)
-        ]
+        workers = [Worker(task, k, place / "replayed" / str(k), [assignment]) for k in range(3)]
         engine = fedax.Flower(Losing(workers), deadline=0.01)
-        history = fedax.run(
-            assignment.algorithm, task, seed=3, **given | {"engine": engine}
-        )
+        history = fedax.run(assignment.algorithm, task, seed=3, **given | {"engine": engine})
     run = place / "alone" / "runs" / "replayed"
     run.mkdir(parents=True)
     fedax.save_params(history.params, run / "model.safetensors")
@@ -128,24 +112,18 @@ def replayed(place, file, lost):
 
 
 def only_run(file, **options):
-    """The task of an experiment with one method, the arguments of the run,
-    its label and its assignment.
-    """
+    """The task of an experiment with one method, the arguments of the run, its label and its
+    assignment."""
     plan = Experiment.read(file).plan(**options)
     ((label, algorithm),) = plan.algorithms.items()
     given = plan.arguments_of(label)
-    assignment = Assignment(
-        algorithm, given["solver"], given["schedule"], given["channel"]
-    )
+    assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
     return plan.task, given, label, assignment
 
 
 def newest(site):
     """The newest round of which a client has kept a memory, -1 for none."""
-    return max(
-        (int(path.name[:9]) for path in (site / "states").rglob("0*-*-*")),
-        default=-1,
-    )
+    return max((int(path.name[:9]) for path in (site / "states").rglob("0*-*-*")), default=-1)
 
 
 def wait_until(holds, what, limit=600):
@@ -157,8 +135,8 @@ def wait_until(holds, what, limit=600):
 
 
 class Programs:
-    """The server and the clients of a deployment on this machine, by their
-    scripts; a context manager that kills them.
+    """The server and the clients of a deployment on this machine, by their scripts; a context
+    manager that kills them.
 
     Args:
         place: where the experiment's file is, and the folders are made.
@@ -171,20 +149,11 @@ class Programs:
         self.running = {}
         self.port = free_port()
         with jax.enable_x64(False):
-            clients = make(
-                file, self.folder, [], None, "127.0.0.1", self.port, 0.0
-            )
+            clients = make(file, self.folder, [], None, "127.0.0.1", self.port, 0.0)
         self.sites = [pack(self.folder, k, "") for k in range(clients)]
-        path = (
-            str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
-        )
+        path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
         home = str(self.folder / "flower")
-        self.environment = {
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "PATH": path,
-            "FLWR_HOME": home,
-        }
+        self.environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PATH": path, "FLWR_HOME": home}
 
     def __enter__(self):
         return self
@@ -203,13 +172,8 @@ class Programs:
         return path.read_text() if path.exists() else ""
 
     def start(self, name, *command, **more):
-        """Starts a program with its output in a log: a command, or the script
-        of a part.
-        """
-        scripts = {
-            f"client-{k}": site / "client.sh"
-            for k, site in enumerate(self.sites)
-        }
+        """Starts a program with its output in a log: a command, or the script of a part."""
+        scripts = {f"client-{k}": site / "client.sh" for k, site in enumerate(self.sites)}
         scripts["server"] = self.folder / "server.sh"
         command = command or ("sh", scripts[name])
         with (self.place / f"{name}.log").open("ab") as log:
@@ -224,10 +188,7 @@ class Programs:
         return self.running[name]
 
     def start_all(self):
-        for name in (
-            "server",
-            *(f"client-{k}" for k in range(len(self.sites))),
-        ):
+        for name in ("server", *(f"client-{k}" for k in range(len(self.sites)))):
             self.start(name)
 
     def kill(self, name):

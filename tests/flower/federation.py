@@ -1,6 +1,5 @@
-"""A small federation for tests of the Flower engine: four clients of equal
-sizes, and a grid that loses and spoils answers.
-"""
+"""A small federation for tests of the Flower engine: four clients of equal sizes, and a grid that
+loses and spoils answers."""
 
 import numpy as np
 
@@ -20,9 +19,7 @@ EVERYONE = fedax.Schedule(epochs=2, batch_size=3)
 
 
 def squares(params, examples):
-    return (
-        examples["x"] @ params["w"] + params["b"] - examples["y"]
-    ) ** 2 / 2
+    return (examples["x"] @ params["w"] + params["b"] - examples["y"]) ** 2 / 2
 
 
 def examples(clients=CLIENTS, dtype=float):
@@ -41,17 +38,14 @@ def task(clients=CLIENTS, dtype=float):
     return fedax.Task(
         start,
         squares,
-        fedax.FederatedData.from_arrays(
-            examples(clients, dtype), test=examples(clients, dtype)
-        ),
+        fedax.FederatedData.from_arrays(examples(clients, dtype), test=examples(clients, dtype)),
         l2=0.01,
     )
 
 
 class Recorded(LocalGrid):
-    """Keeps every message, and lets a test change the answers of a kind:
-    `spoil(message, answer)` gives those that arrive.
-    """
+    """Keeps every message, and lets a test change the answers of a kind: `spoil(message, answer)`
+    gives those that arrive."""
 
     def __init__(self, workers, spoil=None, kind="train"):
         super().__init__(workers)
@@ -66,9 +60,7 @@ class Recorded(LocalGrid):
         self.replies += found
         if self.spoil is None or message.metadata.message_type != self.kind:
             return found
-        return [
-            answer for one in found for answer in self.spoil(message, one)
-        ]
+        return [answer for one in found for answer in self.spoil(message, one)]
 
 
 def federation(
@@ -83,43 +75,26 @@ def federation(
     dtype=float,
     **options,
 ):
-    """The engine, with its grid as `engine.grid`; `whole` is the task of all
-    clients.
-    """
-    assignments = [
-        Assignment(algorithm, solver, schedule, channel)
-        for algorithm in algorithms
-    ]
+    """The engine, with its grid as `engine.grid`; `whole` is the task of all clients."""
+    assignments = [Assignment(algorithm, solver, schedule, channel) for algorithm in algorithms]
     whole = whole or task(dtype=dtype)
     secure = "secure" in options
     workers = [
         Worker(whole, k, folder / f"client-{k}", assignments, secure)
         for k in range(whole.train.clients)
     ]
-    return Flower(
-        Recorded(workers, spoil, kind), **{"deadline": 0.2, **options}
-    )
+    return Flower(Recorded(workers, spoil, kind), **{"deadline": 0.2, **options})
 
 
 def run(algorithm, engine=None, *, clients=CLIENTS, dtype=float, **options):
-    given = {
-        "solver": SOLVER,
-        "schedule": SCHEDULE,
-        "rounds": 3,
-        "seed": 3,
-        "observe_every": 3,
-    }
+    given = {"solver": SOLVER, "schedule": SCHEDULE, "rounds": 3, "seed": 3, "observe_every": 3}
     engine = engine or fedax.Simulation(devices=1)
-    return fedax.run(
-        algorithm, task(clients, dtype), engine=engine, **{**given, **options}
-    )
+    return fedax.run(algorithm, task(clients, dtype), engine=engine, **{**given, **options})
 
 
 def check_same(history, other):
     """Both runs end with the same parameters, up to rounding."""
-    np.testing.assert_allclose(
-        vector(history), vector(other), rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(vector(history), vector(other), rtol=0, atol=1e-12)
 
 
 def client_of(message):
@@ -135,6 +110,4 @@ def changed_record(content, record, **fields):
     """A message with other fields in one of its records."""
     from flwr.app import ConfigRecord, RecordDict
 
-    return RecordDict(
-        dict(content) | {record: ConfigRecord(dict(content[record]) | fields)}
-    )
+    return RecordDict(dict(content) | {record: ConfigRecord(dict(content[record]) | fields)})

@@ -1,6 +1,4 @@
-"""What clients say of themselves is checked: their number, their sizes and
-their texts.
-"""
+"""What clients say of themselves is checked: their number, their sizes and their texts."""
 
 import re
 
@@ -21,21 +19,14 @@ from fedax.results.record import Record
 
 
 def lying(tmp_path, kind, lie, **options):
-    """A federation in which `lie(client, facts)` changes the facts of an
-    answer in place.
-    """
+    """A federation in which `lie(client, facts)` changes the facts of an answer in place."""
 
     def spoil(message, answer):
         lie(client_of(message), answer.content["answer"])
         return [answer]
 
     return federation(
-        tmp_path,
-        fedax.FedAvg(),
-        schedule=EVERYONE,
-        spoil=spoil,
-        kind=kind,
-        **options,
+        tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, kind=kind, **options
     )
 
 
@@ -45,17 +36,14 @@ def registered():
 
 @pytest.mark.parametrize("claimed", [0, 2, 3])
 def test_a_key_is_bound_to_its_client(tmp_path, caplog, claimed):
-    """The holder of client 1's key says it is another one: it is refused, and
-    the other one is not shut out.
-    """
+    """The holder of client 1's key says it is another one: it is refused, and the other one is not
+    shut out."""
 
     def lie(k, facts):
         if k == 1:
             facts["partition"] = claimed
 
-    engine = lying(
-        tmp_path, "query", lie, registered=registered, patience=0.0
-    )
+    engine = lying(tmp_path, "query", lie, registered=registered, patience=0.0)
     with pytest.raises(FedaxError, match=r"clients 1 .* did not come"):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     assert (
@@ -67,9 +55,7 @@ def test_a_key_is_bound_to_its_client(tmp_path, caplog, claimed):
 
 def test_a_key_of_nobody_is_refused(tmp_path, caplog):
     known = {node: k for node, k in registered().items() if k != 3}
-    engine = federation(
-        tmp_path, fedax.FedAvg(), registered=lambda: known, patience=0.0
-    )
+    engine = federation(tmp_path, fedax.FedAvg(), registered=lambda: known, patience=0.0)
     with pytest.raises(FedaxError, match=r"clients 3 .* did not come"):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     reason = "node 103 refused: it says it is client 3, and its key is that of no client"
@@ -81,15 +67,8 @@ def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
         gone = Message(Error(NODE_UNAVAILABLE, ""), reply_to=message)
         return [gone if client_of(message) == 1 else answer]
 
-    options = {
-        "registered": registered,
-        "patience": 0.0,
-        "spoil": spoil,
-        "kind": "query",
-    }
-    engine = federation(
-        tmp_path, fedax.FedAvg(), schedule=EVERYONE, **options
-    )
+    options = {"registered": registered, "patience": 0.0, "spoil": spoil, "kind": "query"}
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, **options)
     with pytest.raises(FedaxError, match=r"clients 1 .* did not come"):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     assert "client 1 refused: error 5" in caplog.text
@@ -104,9 +83,7 @@ def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
         ("test", -1, None),
     ],
 )
-def test_claimed_sizes_that_cannot_be_counted_name_the_client(
-    tmp_path, caplog, name, size, most
-):
+def test_claimed_sizes_that_cannot_be_counted_name_the_client(tmp_path, caplog, name, size, most):
     def lie(k, facts):
         if k == 2:
             facts[name] = size
@@ -114,35 +91,24 @@ def test_claimed_sizes_that_cannot_be_counted_name_the_client(
     engine = lying(tmp_path, "query", lie, patience=0.0, most_examples=most)
     with pytest.raises(FedaxError, match=r"clients 2 .* did not come"):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
-    assert re.search(
-        f"node 102 refused: client 2 claims .*{size} {name}", caplog.text
-    )
+    assert re.search(f"node 102 refused: client 2 claims .*{size} {name}", caplog.text)
 
 
 def test_sums_that_are_refused_are_left_out_and_counted(tmp_path):
-    """They end the run by name, or the metrics say how many clients they are
-    of. The sizes are those that the server knows: a measurement holds
-    none.
-    """
+    """They end the run by name, or the metrics say how many clients they are of. The sizes are those
+    that the server knows: a measurement holds none."""
 
     def lie(k, facts):
         if k == 1:
             facts["order"] = "f" * 32
 
-    observed = {
-        "observe": [fedax.observe.TrainLoss()],
-        "schedule": EVERYONE,
-        "rounds": 1,
-    }
+    observed = {"observe": [fedax.observe.TrainLoss()], "schedule": EVERYONE, "rounds": 1}
     engine = lying(tmp_path, "evaluate", lie)
     with pytest.raises(FedaxError, match="measurement of train: client 1"):
         run(fedax.FedAvg(), engine, **observed)
     history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
     assert history.metrics["measured_clients"].tolist() == [3, 3]
-    assert (
-        find_doubts([Record.of(history)])[-1]
-        == ": the last metrics are of 3 clients."
-    )
+    assert find_doubts([Record.of(history)])[-1] == ": the last metrics are of 3 clients."
     engine.grid.spoil = None
     history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
     assert history.metrics["measured_clients"].tolist() == [4, 4]
@@ -158,23 +124,13 @@ def test_sums_that_are_not_finite_end_the_run_or_are_left_out(tmp_path):
 
     schedule = fedax.Schedule(weights="equal")
     observed = {"schedule": schedule, "observe": [fedax.observe.Objective()]}
-    engine = federation(
-        tmp_path,
-        fedax.FedAvg(),
-        schedule=schedule,
-        spoil=spoil,
-        kind="evaluate",
-    )
-    assert (
-        run(fedax.FedAvg(), engine, **observed).outcome.kind == "non-finite"
-    )
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=schedule, spoil=spoil, kind="evaluate")
+    assert run(fedax.FedAvg(), engine, **observed).outcome.kind == "non-finite"
     history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
     assert history.outcome.ok
     assert history.metrics["measured_clients"].tolist() == [3, 3]
     spoiled |= {0, 2, 3}
-    with pytest.raises(
-        FedaxError, match="measurement of train: no client has answered"
-    ):
+    with pytest.raises(FedaxError, match="measurement of train: no client has answered"):
         run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
 
 
@@ -187,14 +143,7 @@ def test_texts_of_clients_are_one_printable_line(field, tmp_path, caplog):
             facts[field] = text
 
     engine = lying(tmp_path, "train", lie)
-    run(
-        fedax.FedAvg(),
-        engine,
-        schedule=EVERYONE,
-        rounds=1,
-        on_bad_client="drop",
-        observe=[],
-    )
+    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop", observe=[])
     (line,) = [record.getMessage() for record in caplog.records]
     assert "client 1: left out" in line
     assert not {"\x1b", "\n", "\x07", "\u202e"} & set(line)

@@ -1,6 +1,4 @@
-"""A client's own examples (`fedax deploy pack --data`): columns are the
-task's by their names.
-"""
+"""A client's own examples (`fedax deploy pack --data`): columns are the task's by their names."""
 
 import numpy as np
 import pytest
@@ -26,23 +24,17 @@ def table_task():
     """A stand-in whose means and deviations are given."""
     stand_in = pd.DataFrame({"age": [0, 0], "w": [0, 1], "y": ["no", "yes"]})
     scales = ({"age": 1.0, "w": 2.0}, {"age": 2.0, "w": 2.0})
-    data = from_table(
-        {"a": stand_in}, test={"a": stand_in}, columns={"standardize": scales}
-    )
+    data = from_table({"a": stand_in}, test={"a": stand_in}, columns={"standardize": scales})
     return fedax.classification(data, fedax.models.Softmax(2, 2))
 
 
 @pytest.fixture
 def load(tmp_path):
-    """A function that returns the training and test examples that code gives
-    a client.
-    """
+    """A function that returns the training and test examples that code gives a client."""
 
     def load(task, code):
         path = tmp_path / "mine.py"
-        path.write_text(
-            f"{IMPORTS}def examples(partition):\n    return {code}\n"
-        )
+        path.write_text(f"{IMPORTS}def examples(partition):\n    return {code}\n")
         own = load_client_data(task, 0, path)
         return [
             [np.asarray(split.arrays[name]).tolist() for name in "xy"]
@@ -67,10 +59,7 @@ def test_files_are_read_as_frames_are(load, tmp_path, ending):
     frame = pd.DataFrame({"y": ["yes", "no"], "w": [4, 6], "age": [3, 5]})
     path = tmp_path / f"own.{ending}"
     frame.to_csv(path) if ending == "csv" else frame.to_parquet(path)
-    assert load(table_task(), repr(str(path))) == [
-        [[[1, 1], [2, 2]], [1, 0]],
-        [[], []],
-    ]
+    assert load(table_task(), repr(str(path))) == [[[[1, 1], [2, 2]], [1, 0]], [[], []]]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""Deployments: folders, keys, the signed app, clients' data, and runs of the
-ServerApp in this process.
-"""
+"""Deployments: folders, keys, the signed app, clients' data, and runs of the ServerApp in this
+process."""
 
 import base64
 import contextlib
@@ -41,17 +40,11 @@ def deploy(*arguments):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder by `fedax deploy init`, and one of a client by `fedax deploy
-    pack`.
-    """
+    """A folder by `fedax deploy init`, and one of a client by `fedax deploy pack`."""
     place = tmp_path_factory.mktemp("deploy")
     # code of one's own, which the server also loads when it continues a run
-    (place / "own.py").write_text(
-        "import fedax\nclass Own(fedax.FedAvg): ...\n"
-    )
-    file = experiment(
-        place / "experiment.toml", ["own.py:Own"], rounds=2, clients=3
-    )
+    (place / "own.py").write_text("import fedax\nclass Own(fedax.FedAvg): ...\n")
+    file = experiment(place / "experiment.toml", ["own.py:Own"], rounds=2, clients=3)
     done = deploy("init", file, "--out", place / "d")
     assert done.exit_code == 0, done.output
     assert done.stdout.endswith("The experiment makes 1 run of 2 rounds.\n")
@@ -66,10 +59,7 @@ def test_private_files_are_their_owners_alone(made):
         for path in made.rglob("*")
         if path.is_file() and not path.stat().st_mode & 0o077
     }
-    expected = {
-        "keys/server.key",
-        *(f"sites/{k}/client.key" for k in range(3)),
-    }
+    expected = {"keys/server.key", *(f"sites/{k}/client.key" for k in range(3))}
     assert private - {"keys/noise.key"} == expected
 
 
@@ -79,30 +69,22 @@ def test_a_client_is_packed_once_and_within_the_number(made):
 
 
 def test_a_folder_is_not_overwritten(made):
-    assert (
-        deploy("init", made / "experiment.toml", "--out", made).exit_code == 2
-    )
+    assert deploy("init", made / "experiment.toml", "--out", made).exit_code == 2
 
 
 @pytest.mark.slow
 def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
-    """By the function with which Flower's SuperNode verifies apps, on what
-    its SuperLink gets.
-    """
+    """By the function with which Flower's SuperNode verifies apps, on what its SuperLink gets."""
     import yaml
     from flwr.supercore.fab import Fab
     from flwr.supercore.utils import request_download_link
-    from flwr.superlink.servicer.control.control_handlers import (
-        _format_verification,
-    )
+    from flwr.superlink.servicer.control.control_handlers import _format_verification
     from flwr.supernode.start_client_internal import _verify_fab
 
     trusted = yaml.safe_load((made / "keys" / "trusted.yaml").read_text())
     hub = open_hub(made)
     url = f"http://127.0.0.1:{hub.server_port}/hub/fetch-fab"
-    where, signatures, _ = request_download_link(
-        "@fedax/fedax-app", "1.0.0", url, "fab_url"
-    )
+    where, signatures, _ = request_download_link("@fedax/fedax-app", "1.0.0", url, "fab_url")
     content = httpx.get(where).content
     hub.shutdown()
     hub.server_close()
@@ -117,9 +99,7 @@ def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
 
 
 def test_the_number_of_runs_counts_methods_seeds_and_the_grid(tmp_path):
-    file = experiment(
-        tmp_path / "experiment.toml", ["fedavg", "fedprox"], clients=3
-    )
+    file = experiment(tmp_path / "experiment.toml", ["fedavg", "fedprox"], clients=3)
     changes = ["seeds=[0,1]", "grid.solver.learning_rate=[0.1,0.2,0.3]"]
     text = "The experiment makes 16 runs of 5 rounds, 12 of them to select in the grid."
     assert count_runs(Experiment.read(file, changes)) == text
@@ -139,9 +119,7 @@ REFUSED = {
 def test_what_deployed_runs_cannot_do_is_refused(kind, tmp_path):
     method = "ditto" if kind == "personal" else "fedavg"
     file = experiment(tmp_path / "experiment.toml", [method], clients=3)
-    done = deploy(
-        "init", file, "--out", tmp_path / "d", "--set", REFUSED[kind]
-    )
+    done = deploy("init", file, "--out", tmp_path / "d", "--set", REFUSED[kind])
     assert done.exit_code == 2, done.output
     assert not (tmp_path / "d").exists()
 
@@ -157,18 +135,14 @@ SUMS = (
 
 
 def test_every_observer_is_allowed_or_refused_by_name():
-    """Each observer of files either works on a deployed run's view, or the
-    refusal names it.
-    """
+    """Each observer of files either works on a deployed run's view, or the refusal names it."""
     from fedax.engine.driver.grid import Grid
     from fedax.engine.driver.options import RunOptions
     from fedax.experiments.config.observers import OBSERVERS, make_observer
 
     task = fedax.task("digits", partition="iid", clients=3, validation=0.2)
     refused = set[str]()
-    options = RunOptions.of(
-        {"engine": Rehearsal(None, clients=3), "observe": []}
-    )
+    options = RunOptions.of({"engine": Rehearsal(None, clients=3), "observe": []})
     program = Grid([fedax.FedBC()], task, [0], options).program
     for name in OBSERVERS:
         observer = make_observer(name, None, None)
@@ -209,10 +183,8 @@ class Disconnected(Losing):
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [Losing, Disconnected])
 def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path, caplog):
-    """One that a crash of the server has ended is found by the hub, and one
-    that failed is not. The log has clients, rounds, metrics and the
-    failure.
-    """
+    """One that a crash of the server has ended is found by the hub, and one that failed is not. The
+    log has clients, rounds, metrics and the failure."""
     caplog.set_level(logging.INFO, "fedax")
     folder = tmp_path / "d"
     shutil.copytree(made, folder)
@@ -222,16 +194,9 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path, caplog):
         with pytest.raises((fedax.FedaxError, httpx.ConnectError)):
             run_on(grid(workers), config)
         out = folder / "runs" / "run"
-        assert RunDirectory.load(out).status == (
-            "failed" if grid is Losing else "running"
-        )
+        assert RunDirectory.load(out).status == ("failed" if grid is Losing else "running")
         assert find_crashed(folder) == ([] if grid is Losing else [out])
-        for words in (
-            "client 2 is node 102",
-            "round 0: 3 answers",
-            "loss ",
-            f"{out} ended: ",
-        ):
+        for words in ("client 2 is node 102", "round 0: 3 answers", "loss ", f"{out} ended: "):
             assert words in caplog.text
         with held(out):
             assert find_crashed(folder) == []
@@ -256,12 +221,9 @@ where = "client"
 
 
 @pytest.mark.slow
-def test_no_secret_is_in_a_log_or_in_a_file_that_others_may_read(
-    tmp_path, monkeypatch, caplog
-):
-    """Keys, seeds of masks, shares and uploads of a run under masks and with
-    noise, in which answers are refused.
-    """
+def test_no_secret_is_in_a_log_or_in_a_file_that_others_may_read(tmp_path, monkeypatch, caplog):
+    """Keys, seeds of masks, shares and uploads of a run under masks and with noise, in which
+    answers are refused."""
     caplog.set_level(logging.DEBUG, "fedax")
     secrets = list[bytes]()
     spoiled = set[str]()
@@ -294,38 +256,23 @@ def test_no_secret_is_in_a_log_or_in_a_file_that_others_may_read(
                     facts[name] = [repr(value) for value in facts[name]]
             return [answer]
 
-    file = experiment(
-        tmp_path / "experiment.toml", ["fedavg"], rounds=3, clients=4
-    )
+    file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=3, clients=4)
     file.write_text(
-        file.read_text()
-        .replace("[task]", PRIVATE)
-        .replace("cohort = 3", 'weights = "equal"')
+        file.read_text().replace("[task]", PRIVATE).replace("cohort = 3", 'weights = "equal"')
     )
     with jax.enable_x64(False):
         task, _, _, assignment = only_run(file)
-        workers = [
-            Worker(task, k, tmp_path / str(k), [assignment], True)
-            for k in range(4)
-        ]
+        workers = [Worker(task, k, tmp_path / str(k), [assignment], True) for k in range(4)]
         config = {"folder": str(tmp_path), "clients": 4, "secure": 64.0}
         run_on(Spoiled(workers), SETTINGS | config)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     open_files = [path for path in files if path.stat().st_mode & 0o077]
-    shown = [
-        caplog.text.encode(),
-        *(path.read_bytes() for path in open_files),
-    ]
+    shown = [caplog.text.encode(), *(path.read_bytes() for path in open_files)]
     assert caplog.text.count("client 0: left out") == len(spoiled) == 3
     assert b"finished" in b"".join(shown)
     secrets += [path.read_bytes() for path in tmp_path.rglob("noise.key")]
     for secret in set(secrets):
-        forms = (
-            secret,
-            secret.hex().encode(),
-            base64.b64encode(secret),
-            repr(secret).encode(),
-        )
+        forms = secret, secret.hex().encode(), base64.b64encode(secret), repr(secret).encode()
         assert not [form for form in forms for text in shown if form in text]
 
 
@@ -336,15 +283,9 @@ OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"
     ("code", "field"),
     [
         ("{'x': np.zeros((4, 64)), 'y': np.zeros(4, int)}", None),
-        (
-            "{'x': np.zeros((4, 63)), 'y': np.zeros(4, int)}",
-            r"'x'\]: .*\(63,\)",
-        ),
+        ("{'x': np.zeros((4, 63)), 'y': np.zeros(4, int)}", r"'x'\]: .*\(63,\)"),
         ("{'x': np.zeros((4, 64))}", r"\['x', 'y'\]"),
-        (
-            "{'x': np.zeros((4, 64)), 'y': np.arange(8, 12)}",
-            r"'y'\]: got the label 10",
-        ),
+        ("{'x': np.zeros((4, 64)), 'y': np.arange(8, 12)}", r"'y'\]: got the label 10"),
         ("{'x': np.full((4, 64), np.nan), 'y': np.zeros(4, int)}", "NaN"),
         ("{'x': np.zeros((0, 64)), 'y': np.zeros(0, int)}", "train examples"),
     ],

@@ -49,17 +49,13 @@ name = '{method}'
 
 @pytest.fixture
 def init(tmp_path, monkeypatch):
-    """`fedax deploy init` in the folder of the test, without Flower's bundle
-    of the app.
-    """
+    """`fedax deploy init` in the folder of the test, without Flower's bundle of the app."""
     monkeypatch.setattr(made, "build_app", lambda folder: b"app")
     monkeypatch.chdir(tmp_path)
 
     def call(folder, file, *options):
         with jax.enable_x64(False):
-            return commands.call(
-                "deploy", "init", str(file), "--out", str(folder), *options
-            )
+            return commands.call("deploy", "init", str(file), "--out", str(folder), *options)
 
     return call
 
@@ -73,16 +69,12 @@ def write_experiment(folder, task="t/code.py:task", method="m/code.py:Mine"):
     return path
 
 
-@pytest.mark.parametrize(
-    "changes", [(), ("--set", "rounds=3")], ids=["text", "set"]
-)
+@pytest.mark.parametrize("changes", [(), ("--set", "rounds=3")], ids=["text", "set"])
 @pytest.mark.parametrize("place", ["plain", "Anna's exp", 'the "new" one'])
 def test_files_of_equal_names_are_copied_under_their_own(
     place, changes, init, tmp_path, monkeypatch
 ):
-    """The method's file defines the task's name too; nothing leads back to
-    the original files.
-    """
+    """The method's file defines the task's name too; nothing leads back to the original files."""
     file = write_experiment(tmp_path / place)
     done = init("d", file.relative_to(tmp_path), *changes)
     assert done.exit_code == 0, done.output
@@ -96,15 +88,10 @@ def test_files_of_equal_names_are_copied_under_their_own(
     with jax.enable_x64(False):
         site = made.pack(folder, 1, "")
         experiment = Experiment.read(site / "experiment.toml")
-        assert all(
-            name.startswith(f"{site}/")
-            for name in references(experiment.resolved())
-        )
+        assert all(name.startswith(f"{site}/") for name in references(experiment.resolved()))
         assert experiment.rounds == (3 if changes else 2)
         plan = experiment.plan()
-        assert [
-            type(method).__name__ for method in plan.algorithms.values()
-        ] == ["Mine"]
+        assert [type(method).__name__ for method in plan.algorithms.values()] == ["Mine"]
         assert plan.task.train.offsets.tolist() == [0, 3, 7]
         assert list(plan.task.names) == ["site 0", "site 1"]
         assert worker_for(site).task.train.total == 4

@@ -1,6 +1,4 @@
-"""A PyTorch network is deployed from one experiment file; needs PyTorch: make
-torch.
-"""
+"""A PyTorch network is deployed from one experiment file; needs PyTorch: make torch."""
 
 import runpy
 
@@ -75,19 +73,12 @@ def check_weights(params, path):
     """They load into the module, and are not those that it starts with."""
     net = runpy.run_path(str(path))["network"]()
     before = [weights.clone() for weights in net.parameters()]
-    net.load_state_dict(
-        {name: torch.from_numpy(np.array(a)) for name, a in params.items()}
-    )
-    assert any(
-        not torch.equal(a, b)
-        for a, b in zip(before, net.parameters(), strict=True)
-    )
+    net.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in params.items()})
+    assert any(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 
 
 def test_the_folder_of_a_network_gives_the_simulation(file, tmp_path):
-    """Its workers, by the copy of the code that the folder has, in this
-    process.
-    """
+    """Its workers, by the copy of the code that the folder has, in this process."""
     folder = tmp_path / "d"
     done = call("deploy", "init", str(file), "--out", str(folder))
     assert done.exit_code == 0, done.output
@@ -103,10 +94,6 @@ def test_the_folder_of_a_network_gives_the_simulation(file, tmp_path):
             for own in ({"engine": engine}, {})
         )
     for name, array in alone.params.items():
-        np.testing.assert_allclose(
-            deployed.params[name], array, rtol=0, atol=1e-5
-        )
-    assert (
-        deployed.metrics["train_loss"][-1] < deployed.metrics["train_loss"][0]
-    )
+        np.testing.assert_allclose(deployed.params[name], array, rtol=0, atol=1e-5)
+    assert deployed.metrics["train_loss"][-1] < deployed.metrics["train_loss"][0]
     check_weights(deployed.params, copy)

@@ -1,6 +1,5 @@
-"""Deployments by their own scripts and Flower's commands: real processes with
-TLS and keys, which are killed and started again, and strangers.
-"""
+"""Deployments by their own scripts and Flower's commands: real processes with TLS and keys, which
+are killed and started again, and strangers."""
 
 import datetime
 import re
@@ -41,28 +40,18 @@ REASONS = {
 
 
 def dropping(place, methods, rounds):
-    """An experiment of three clients that goes on without those that do not
-    answer.
-    """
-    file = experiment(
-        place / "experiment.toml", methods, rounds=rounds, clients=3
-    )
-    file.write_text(
-        file.read_text().replace(
-            "seeds =", 'on_bad_client = "drop"\nseeds =', 1
-        )
-    )
+    """An experiment of three clients that goes on without those that do not answer."""
+    file = experiment(place / "experiment.toml", methods, rounds=rounds, clients=3)
+    file.write_text(file.read_text().replace("seeds =", 'on_bad_client = "drop"\nseeds =', 1))
     return file
 
 
 def test_a_killed_client_and_a_reboot(tmp_path):
-    """SCAFFOLD. A client is killed and comes back; then all processes are
-    killed and started again, and the run goes on by itself. It is stopped and
-    continued.
+    """SCAFFOLD. A client is killed and comes back; then all processes are killed and started again,
+    and the run goes on by itself. It is stopped and continued.
 
-    The result is that of the rounds with exactly the uploads that were taken:
-    nothing is lost or counted twice.
-    """
+    The result is that of the rounds with exactly the uploads that were taken: nothing is lost or
+    counted twice."""
     file = dropping(tmp_path, ["scaffold"], rounds=6)
     with Programs(tmp_path, file) as programs:
         programs.start_all()
@@ -77,10 +66,7 @@ def test_a_killed_client_and_a_reboot(tmp_path):
         for name in list(programs.running):
             programs.kill(name)
         assert status_of(out) == "running"
-        kept = max(
-            int(path.name.removeprefix("round-"))
-            for path in out.rglob("round-*")
-        )
+        kept = max(int(path.name.removeprefix("round-")) for path in out.rglob("round-*"))
         before = left_out(programs.refusals())
         programs.start_all()
         wait_until(lambda: newest(sites[1]) > kept, "round after the reboot")
@@ -92,19 +78,14 @@ def test_a_killed_client_and_a_reboot(tmp_path):
 
 
 def test_strangers_and_a_rogue_are_refused(tmp_path):
-    """Clients 0 and 1 train; client 2 has a key, and abuses it. Three
-    strangers have none, another one, and another authority. An app that
-    nobody has signed is not run by a client.
-    """
+    """Clients 0 and 1 train; client 2 has a key, and abuses it. Three strangers have none, another
+    one, and another authority. An app that nobody has signed is not run by a client."""
     file = dropping(tmp_path, ["fedavg"], rounds=6)
     with Programs(tmp_path, file) as programs:
         for name in ("server", "client-0", "client-1"):
             programs.start(name)
         rogue = Path(__file__).with_name("rogue.py")
-        wait_until(
-            lambda: programs.log("server").count("Created node_id") == 3,
-            "server",
-        )
+        wait_until(lambda: programs.log("server").count("Created node_id") == 3, "server")
         programs.start("rogue", sys.executable, rogue, programs.sites[ROGUE])
         programs.wait_for_nodes(3)
         programs.run("--run-config", "deadline=25.0")
@@ -112,9 +93,7 @@ def test_strangers_and_a_rogue_are_refused(tmp_path):
         check_other_apps(programs, tmp_path)
         out = programs.wait_for_end()
         log = programs.refusals()
-        refused = dict(
-            re.findall(r"round (\d+), client 2: left out: (.*)", log)
-        )
+        refused = dict(re.findall(r"round (\d+), client 2: left out: (.*)", log))
         said = programs.log("rogue")
     assert [int(t) for t in refused] == list(REASONS)
     for t, reason in REASONS.items():
@@ -125,9 +104,7 @@ def test_strangers_and_a_rogue_are_refused(tmp_path):
 
 def test_a_server_whose_port_is_taken_ends_and_says_so(tmp_path):
     """By a program that answers nothing."""
-    with Programs(
-        tmp_path, dropping(tmp_path, ["fedavg"], rounds=1)
-    ) as programs:
+    with Programs(tmp_path, dropping(tmp_path, ["fedavg"], rounds=1)) as programs:
         with socket.create_server(("127.0.0.1", programs.port)):
             assert programs.start("server").wait(30) != 0
         assert "address already in use" in programs.log("server")
@@ -135,16 +112,10 @@ def test_a_server_whose_port_is_taken_ends_and_says_so(tmp_path):
 
 def test_an_expired_certificate_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(keys, "LIFETIME", datetime.timedelta(minutes=-1))
-    with Programs(
-        tmp_path, dropping(tmp_path, ["fedavg"], rounds=1)
-    ) as programs:
+    with Programs(tmp_path, dropping(tmp_path, ["fedavg"], rounds=1)) as programs:
         programs.start("server")
         programs.start("client-0")
-        wait_until(
-            lambda: "certificate has expired" in programs.log("client-0"),
-            "reason",
-            60,
-        )
+        wait_until(lambda: "certificate has expired" in programs.log("client-0"), "reason", 60)
 
 
 OTHER_SERVER = """
@@ -179,13 +150,9 @@ def check_other_apps(programs, place):
     said.touch()
     shutil.copy(programs.folder / "pyproject.toml", app)
     shutil.copytree(programs.folder / "fedax_app", app / "fedax_app")
-    (app / "fedax_app" / "server.py").write_text(
-        OTHER_SERVER.replace("SAID", repr(str(said)))
-    )
+    (app / "fedax_app" / "server.py").write_text(OTHER_SERVER.replace("SAID", repr(str(said))))
     client = app / "fedax_app" / "client.py"
-    client.write_text(
-        OTHER_CLIENT.format(marker=str(marker)) + client.read_text()
-    )
+    client.write_text(OTHER_CLIENT.format(marker=str(marker)) + client.read_text())
     assert programs.flwr("run", str(app), "fedax")["success"]
     wait_until(lambda: "ALL REPLIES" in said.read_text(), "replies")
     replies = re.findall("REPLY.*could not be verified", said.read_text())
@@ -203,9 +170,7 @@ def check_strangers(programs, place):
     }
     for name in reasons:
         site = place / name
-        shutil.copytree(
-            programs.sites[0], site, ignore=shutil.ignore_patterns("*.sock")
-        )
+        shutil.copytree(programs.sites[0], site, ignore=shutil.ignore_patterns("*.sock"))
         if name == "no key":
             script = (site / "client.sh").read_text()
             option = "--auth-supernode-private-key client.key "
@@ -217,9 +182,6 @@ def check_strangers(programs, place):
             write_certificate(site, "127.0.0.1")
         programs.start(name, "sh", site / "client.sh", PORT=str(free_port()))
     for name, reason in reasons.items():
-        wait_until(
-            lambda name=name, reason=reason: reason in programs.log(name),
-            reason,
-        )
+        wait_until(lambda name=name, reason=reason: reason in programs.log(name), reason)
         programs.kill(name)
     assert len(programs.flwr("supernode", "list", "fedax")["nodes"]) == 3

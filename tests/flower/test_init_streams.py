@@ -1,6 +1,4 @@
-"""Random streams of `init` over Flower, and what clients keep from round to
-round.
-"""
+"""Random streams of `init` over Flower, and what clients keep from round to round."""
 
 import numpy as np
 import pytest
@@ -18,6 +16,4 @@ def test_init_draws_as_in_a_simulation(tmp_path):
     theirs = run(Draws(), observe=[])
     check_init_draws_apart(ours)
     for name, values in theirs.logged.items():
-        np.testing.assert_allclose(
-            ours.logged[name], values, rtol=1e-12, atol=1e-12, err_msg=name
-        )
+        np.testing.assert_allclose(ours.logged[name], values, rtol=1e-12, atol=1e-12, err_msg=name)

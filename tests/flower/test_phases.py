@@ -1,6 +1,4 @@
-"""Work functions that run several times in a round: client and server use the
-same phase.
-"""
+"""Work functions that run several times in a round: client and server use the same phase."""
 
 import functools
 from collections.abc import Callable
@@ -22,11 +20,7 @@ from fedax.flower.server.in_process import in_process
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = {
-    "solver": fedax.SGD(0.25),
-    "schedule": fedax.Schedule(steps=2),
-    "rounds": 3,
-}
+OPTIONS = {"solver": fedax.SGD(0.25), "schedule": fedax.Schedule(steps=2), "rounds": 3}
 ROWS = [np.float32([[1, 2], [2, 3]]), np.float32([[5, 1], [6, 7], [1, 1]])]
 
 
@@ -52,9 +46,7 @@ def bind_by_inner_closure(fed):
 
 
 def bind_by_default(fed):
-    return lambda client, x, scale=0.5**fed.round: scaled_step(
-        client, x, scale
-    )
+    return lambda client, x, scale=0.5**fed.round: scaled_step(client, x, scale)
 
 
 def bind_by_keyword(fed):
@@ -81,16 +73,12 @@ class State(eqx.Module):
 
 
 class Repeating(Algorithm[Any]):
-    """Runs `train` without a state, with two states of other shapes and with
-    another structure of equal arrays, two functions of one name, and
-    functions with two values that they have bound.
-    """
+    """Runs `train` without a state, with two states of other shapes and with another structure of
+    equal arrays, two functions of one name, and functions with two values that they have bound."""
 
     def init(self, fed, w):
         return State(
-            w,
-            fed.client_states(jnp.zeros_like(w)),
-            fed.client_states(jnp.zeros((), w.dtype)),
+            w, fed.client_states(jnp.zeros_like(w)), fed.client_states(jnp.zeros((), w.dtype))
         )
 
     def model(self, state):
@@ -114,9 +102,7 @@ class Repeating(Algorithm[Any]):
         x, count = fed.average(self.train, cohort, x, states=state.count)
         x = fed.average(self.train, cohort, (0.5 * x, x))
         x = fed.average(self.train, cohort, {"a": 0.5 * x, "b": x})
-        x = fed.average(
-            lambda client, x: Upload(client.minimize(start=x)), cohort, x
-        )
+        x = fed.average(lambda client, x: Upload(client.minimize(start=x)), cohort, x)
         x = fed.average(lambda client, x: Upload(0.5 * x), cohort, x)
         for scale in (0.5, 2.0):
 
@@ -124,9 +110,7 @@ class Repeating(Algorithm[Any]):
                 return Upload(scale * client.minimize(start=x))
 
             x = fed.average(scaled, cohort, x)
-            x = fed.average(
-                functools.partial(scaled_step, scale=scale), cohort, x
-            )
+            x = fed.average(functools.partial(scaled_step, scale=scale), cohort, x)
         return State(x, memory, count)
 
 
@@ -134,19 +118,13 @@ def deploy(algorithm, folder, channel=None):
     """Runs an algorithm over Flower."""
     with jax.enable_x64(False):
         task = make_task()
-        assignment = Assignment(
-            algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel
-        )
+        assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
         engine = in_process(task, folder, [assignment], deadline=20.0)
-        return fedax.run(
-            algorithm, task, **OPTIONS, channel=channel, engine=engine
-        )
+        return fedax.run(algorithm, task, **OPTIONS, channel=channel, engine=engine)
 
 
 def both(algorithm, folder, channel=None):
-    """The parameters of a simulation, and those of the same rounds over
-    Flower.
-    """
+    """The parameters of a simulation, and those of the same rounds over Flower."""
     with jax.enable_x64(False):
         alone = fedax.run(algorithm, make_task(), **OPTIONS, channel=channel)
     deployed = deploy(algorithm, folder, channel)
@@ -161,20 +139,10 @@ def test_every_run_of_a_function_has_its_phase(tmp_path):
 
 @pytest.mark.parametrize(
     "bind",
-    [
-        bind_by_closure,
-        bind_by_inner_closure,
-        bind_by_default,
-        bind_by_keyword,
-        bind_the_round,
-    ],
+    [bind_by_closure, bind_by_inner_closure, bind_by_default, bind_by_keyword, bind_the_round],
 )
-def test_a_function_that_binds_a_number_of_the_round_is_refused(
-    bind, tmp_path
-):
-    with pytest.raises(
-        fedax.InvalidInput, match="must be an argument of the work function"
-    ):
+def test_a_function_that_binds_a_number_of_the_round_is_refused(bind, tmp_path):
+    with pytest.raises(fedax.InvalidInput, match="must be an argument of the work function"):
         deploy(Decaying(bind=bind), tmp_path)
 
 

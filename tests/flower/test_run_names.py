@@ -1,6 +1,5 @@
-"""The name of a deployed run: new for every run, also in a folder that was
-used before, and the same when the run goes on elsewhere.
-"""
+"""The name of a deployed run: new for every run, also in a folder that was used before, and the same
+when the run goes on elsewhere."""
 
 import shutil
 import tomllib
@@ -24,11 +23,7 @@ from fedax.flower.server.in_process import LocalGrid
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = {
-    "solver": fedax.SGD(0.3),
-    "schedule": fedax.Schedule(steps=3),
-    "rounds": 4,
-}
+OPTIONS = {"solver": fedax.SGD(0.3), "schedule": fedax.Schedule(steps=3), "rounds": 4}
 OLD = [[1.0, 2.0], [50.0, 60.0, 70.0]]
 NEW = [[1.0, 2.0], [5.0, 6.0, 7.0]]
 
@@ -40,17 +35,10 @@ def task_of(clients):
 
 @pytest.fixture
 def deployed(tmp_path, monkeypatch):
-    """A function that runs or continues a deployed run of a method on some
-    data, as the ServerApp does, with clients that keep their folders.
-    """
-    monkeypatch.setattr(
-        deploy_app.Experiment, "read", lambda path, changes: None
-    )
-    settings = SETTINGS | {
-        "folder": str(tmp_path),
-        "clients": 2,
-        "deadline": 20.0,
-    }
+    """A function that runs or continues a deployed run of a method on some data, as the ServerApp
+    does, with clients that keep their folders."""
+    monkeypatch.setattr(deploy_app.Experiment, "read", lambda path, changes: None)
+    settings = SETTINGS | {"folder": str(tmp_path), "clients": 2, "deadline": 20.0}
 
     def train(
         algorithm,
@@ -65,17 +53,9 @@ def deployed(tmp_path, monkeypatch):
         histories = []
 
         def run(*arguments, **trusted):
-            folder = (
-                RunDirectory.load(out)
-                if resume
-                else RunDirectory(out, "a run")
-            )
+            folder = RunDirectory.load(out) if resume else RunDirectory(out, "a run")
             folder.begin()
-            given = (
-                OPTIONS
-                | options
-                | {"channel": channel, "engine": current_engine()}
-            )
+            given = OPTIONS | options | {"channel": channel, "engine": current_engine()}
             histories.append(fedax.run(algorithm, task, **given))
             return folder
 
@@ -83,19 +63,12 @@ def deployed(tmp_path, monkeypatch):
         monkeypatch.setattr(deploy_app, "resume", run)
         config = settings | {"out": str(out)}
         if resume:
-            config |= {
-                "name": tomllib.loads(settings_of(out).read_text())["name"]
-            }
+            config |= {"name": tomllib.loads(settings_of(out).read_text())["name"]}
         with jax.enable_x64(False):
             task = task_of(server or clients)
             own = task_of(clients)
-            assignment = Assignment(
-                algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel
-            )
-            workers = [
-                Worker(own, k, tmp_path / f"client-{k}", [assignment])
-                for k in range(2)
-            ]
+            assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
+            workers = [Worker(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(2)]
             deploy_app.run_on(grid(workers), config)
         return float(histories[0].params)
 
@@ -103,9 +76,7 @@ def deployed(tmp_path, monkeypatch):
 
 
 def test_a_new_run_in_a_used_folder_has_no_old_states(deployed, tmp_path):
-    """SCAFFOLD: the first run had wrong data at a client, whose control
-    variate would stay.
-    """
+    """SCAFFOLD: the first run had wrong data at a client, whose control variate would stay."""
     out = tmp_path / "runs" / "run"
     method = fedax.SCAFFOLD()
     deployed(method, OLD, out)
@@ -116,23 +87,15 @@ def test_a_new_run_in_a_used_folder_has_no_old_states(deployed, tmp_path):
 
 
 def test_a_new_run_in_a_used_folder_has_no_old_messages(deployed, tmp_path):
-    """Uploads with noise of the client are stored, and would answer the
-    orders of the new run.
-    """
+    """Uploads with noise of the client are stored, and would answer the orders of the new run."""
     out = tmp_path / "runs" / "run"
-    privacy = fedax.Privacy(
-        clip=100.0, noise=1e-4, where="client", delta=1e-5
-    )
+    privacy = fedax.Privacy(clip=100.0, noise=1e-4, where="client", delta=1e-5)
     channel = fedax.Channel(privacy=privacy)
     deployed(fedax.FedAvg(), OLD, out, channel)
     shutil.rmtree(out)
     with jax.enable_x64(False):
-        expected = float(
-            fedax.run(fedax.FedAvg(), task_of(NEW), **OPTIONS).params
-        )
-    assert deployed(fedax.FedAvg(), NEW, out, channel) == pytest.approx(
-        expected, abs=0.1
-    )
+        expected = float(fedax.run(fedax.FedAvg(), task_of(NEW), **OPTIONS).params)
+    assert deployed(fedax.FedAvg(), NEW, out, channel) == pytest.approx(expected, abs=0.1)
 
 
 class Killed(LocalGrid):
@@ -150,10 +113,7 @@ def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
     moved = tmp_path / "elsewhere" / "out"
 
     def checkpoints(folder):
-        return {
-            "checkpoint": folder / "checkpoints" / "0000",
-            "checkpoint_every": 1,
-        }
+        return {"checkpoint": folder / "checkpoints" / "0000", "checkpoint_every": 1}
 
     with pytest.raises(RuntimeError, match="killed"):
         deployed(method, OLD, out, grid=Killed, **checkpoints(out))
@@ -167,27 +127,15 @@ def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
 
 
 def test_a_run_goes_on_with_the_clients_examples_alone(deployed, tmp_path):
-    """As within one process: with other sizes, SCAFFOLD's control variates
-    would not fit.
-    """
+    """As within one process: with other sizes, SCAFFOLD's control variates would not fit."""
     method = fedax.SCAFFOLD()
     out = tmp_path / "out"
-    options = {
-        "checkpoint": out / "checkpoints" / "0000",
-        "checkpoint_every": 1,
-    }
+    options = {"checkpoint": out / "checkpoints" / "0000", "checkpoint_every": 1}
     with pytest.raises(RuntimeError, match="killed"):
         deployed(method, OLD, out, grid=Killed, **options)
     # the server's task is a stand-in, which stays as it was
     with pytest.raises(fedax.InvalidInput, match="examples of client 1"):
-        deployed(
-            method,
-            [OLD[0], [*OLD[1], 80.0]],
-            out,
-            resume=True,
-            server=OLD,
-            **options,
-        )
+        deployed(method, [OLD[0], [*OLD[1], 80.0]], out, resume=True, server=OLD, **options)
     with jax.enable_x64(False):
         expected = float(fedax.run(method, task_of(OLD), **OPTIONS).params)
     found = deployed(method, OLD, out, resume=True, **options)

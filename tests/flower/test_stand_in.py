@@ -65,15 +65,11 @@ def examples(partition):
 def table_section():
     """The page's task of a stand-in's table."""
     page = (ROOT / "docs" / "flower.md").read_text()
-    return re.findall(
-        r"^```toml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE
-    )[1]
+    return re.findall(r"^```toml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)[1]
 
 
 def made_of_a_stand_in(place, name, clients):
-    """The folder that `fedax deploy init` makes of a stand-in, and
-    `mine.py`.
-    """
+    """The folder that `fedax deploy init` makes of a stand-in, and `mine.py`."""
     (place / "task.py").write_text(TASK)
     rest = """name = "stand-in"
 rounds = 2
@@ -96,39 +92,23 @@ name = "fedavg"
     )
     folder = place / name
     with jax.enable_x64(False):
-        made = make(
-            place / "experiment.toml",
-            folder,
-            [],
-            clients,
-            "127.0.0.1",
-            9093,
-            0.0,
-        )
+        made = make(place / "experiment.toml", folder, [], clients, "127.0.0.1", 9093, 0.0)
         assert made == clients
-        return [
-            pack(folder, k, str(place / "mine.py")) for k in range(clients)
-        ]
+        return [pack(folder, k, str(place / "mine.py")) for k in range(clients)]
 
 
 @pytest.mark.slow
-def test_clients_of_another_number_train_on_their_data_and_no_stand_in(
-    tmp_path,
-):
+def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
     """The task has one client, whose rows enter no step and no metric."""
     sites = made_of_a_stand_in(tmp_path, "d", 3)
     mine = tmp_path / "mine.py"
     with jax.enable_x64(False):
         workers = [worker_for(site) for site in sites]
         assert [worker.task.train.total for worker in workers] == [5, 6, 7]
-        stand_in, given, _, assignment = only_run(
-            tmp_path / "d" / "experiment.toml", clients=3
-        )
+        stand_in, given, _, assignment = only_run(tmp_path / "d" / "experiment.toml", clients=3)
         algorithm = assignment.algorithm
         engine = fedax.Flower(LocalGrid(workers), clients=3, deadline=10.0)
-        history = fedax.run(
-            algorithm, stand_in, seed=0, **given | {"engine": engine}
-        )
+        history = fedax.run(algorithm, stand_in, seed=0, **given | {"engine": engine})
         data = [runpy.run_path(str(mine))["examples"](k) for k in range(3)]
         loss = runpy.run_path(str(tmp_path / "task.py"))["loss"]
         task = fedax.Task(np.zeros((64, 10), np.float32), loss, data)
@@ -138,9 +118,7 @@ def test_clients_of_another_number_train_on_their_data_and_no_stand_in(
         (history.metrics["train_loss"], alone.metrics["train_loss"]),
     ):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
-    assert (
-        history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
-    )
+    assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
 
 
 HEADER = "age,dose,pressure,relapse\n"
@@ -149,30 +127,21 @@ HEADER = "age,dose,pressure,relapse\n"
 def write_rows(folder, count, header=HEADER):
     """Writes a client's file: the only one of its folder."""
     folder.mkdir()
-    rows = "".join(
-        f"{30 + i},0.5,{count},{('no', 'yes')[i % 2]}\n" for i in range(count)
-    )
+    rows = "".join(f"{30 + i},0.5,{count},{('no', 'yes')[i % 2]}\n" for i in range(count))
     (folder / "mine.csv").write_text(header + rows)
 
 
 @pytest.fixture
 def tables(tmp_path):
-    """The guide's task with the stand-in's file, and how a client's file is
-    read.
-    """
+    """The guide's task with the stand-in's file, and how a client's file is read."""
     write_rows(tmp_path / "stand-in", 10)
     options = tomllib.loads(table_section())["task"]
-    options |= {
-        "table": str(tmp_path / "stand-in"),
-        "columns": {"standardize": False},
-    }
+    options |= {"table": str(tmp_path / "stand-in"), "columns": {"standardize": False}}
     task = fedax.task(options.pop("name"), **options)
     code = TABLES
 
     def read(name, code=code):
-        (tmp_path / "mine.py").write_text(
-            code.replace("/srv/data", str(tmp_path / name))
-        )
+        (tmp_path / "mine.py").write_text(code.replace("/srv/data", str(tmp_path / name)))
         return load_client_data(task, 0, tmp_path / "mine.py")
 
     return task, read
@@ -186,22 +155,14 @@ def test_clients_with_a_csv_file_each(tables, tmp_path):
         sizes = [part.total for part in (own.train, own.validation, own.test)]
         assert sum(sizes) == count
         assert sizes[2] == count // 5
-        assert all(
-            part.clients == 1
-            for part in (own.train, own.validation, own.test)
-        )
-        assert {float(row[2]) for row in own.validation.arrays["x"]} == {
-            count
-        }
+        assert all(part.clients == 1 for part in (own.train, own.validation, own.test))
+        assert {float(row[2]) for row in own.validation.arrays["x"]} == {count}
 
 
 @pytest.mark.slow
-def test_measurements_are_of_the_clients_own_validation_rows(
-    tables, tmp_path
-):
-    """Not of the stand-in's: the loss that a deployed run reports is the mean
-    over the clients' rows at its last model.
-    """
+def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
+    """Not of the stand-in's: the loss that a deployed run reports is the mean over the clients'
+    rows at its last model."""
     task, read = tables
     for k, count in enumerate((10, 25, 40)):
         write_rows(tmp_path / f"site-{k}", count)
@@ -211,8 +172,7 @@ def test_measurements_are_of_the_clients_own_validation_rows(
     schedule = fedax.Schedule(cohort=2, steps=2)
     assignment = Assignment(method, solver, schedule, None)
     workers = [
-        Worker(own, k, tmp_path / f"d{k}", [assignment], clients=3)
-        for k, own in enumerate(owns)
+        Worker(own, k, tmp_path / f"d{k}", [assignment], clients=3) for k, own in enumerate(owns)
     ]
     history = fedax.run(
         method,
@@ -221,41 +181,28 @@ def test_measurements_are_of_the_clients_own_validation_rows(
         schedule=schedule,
         rounds=2,
         engine=fedax.Flower(LocalGrid(workers), clients=3, deadline=10.0),
-        observe=[
-            fedax.observe.ValidationLoss(),
-            fedax.observe.ClientAccuracy(),
-        ],
+        observe=[fedax.observe.ValidationLoss(), fedax.observe.ClientAccuracy()],
     )
     # the stand-in's client has a name, which is none of theirs
     assert task.names is not None
     assert history.details.clients is None
     assert history.metrics["client_accuracy"].shape[1] == 3
     losses = [
-        task.loss(
-            history.params,
-            jax.tree.map(jnp.asarray, own.validation.arrays),
-            None,
-        )
+        task.loss(history.params, jax.tree.map(jnp.asarray, own.validation.arrays), None)
         for own in owns
     ]
-    assert len(np.concatenate(losses)) == sum(
-        own.validation.total for own in owns
-    )
+    assert len(np.concatenate(losses)) == sum(own.validation.total for own in owns)
     expected = np.concatenate(losses).mean()
-    np.testing.assert_allclose(
-        history.last("validation_loss"), expected, rtol=1e-6
-    )
+    np.testing.assert_allclose(history.last("validation_loss"), expected, rtol=1e-6)
 
 
 @pytest.mark.slow
 def test_runs_on_a_stand_in_predict(tables, tmp_path):
-    """With a cohort that is larger than the stand-in, whose one client has a
-    name.
-    """
+    """With a cohort that is larger than the stand-in, whose one client has a name."""
     _, read = tables
-    section = re.sub(
-        "columns = .*", "columns.standardize = false", table_section()
-    ).replace("/srv", str(tmp_path))
+    section = re.sub("columns = .*", "columns.standardize = false", table_section()).replace(
+        "/srv", str(tmp_path)
+    )
     (tmp_path / "a.toml").write_text(
         'name = "a"\nrounds = 1\n[[algorithm]]\nname = "fedavg"\n[schedule]\ncohort = 2\n'
         + "batch_size = 1\n"
@@ -265,18 +212,8 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path):
     workers = []
     for k, rows in enumerate((20, 35)):
         write_rows(tmp_path / f"site-{k}", rows)
-        workers.append(
-            Worker(
-                read(f"site-{k}"),
-                k,
-                tmp_path / f"d{k}",
-                [assignment],
-                clients=2,
-            )
-        )
-    with use_engine(
-        fedax.Flower(LocalGrid(workers), clients=2, deadline=60.0)
-    ):
+        workers.append(Worker(read(f"site-{k}"), k, tmp_path / f"d{k}", [assignment], clients=2))
+    with use_engine(fedax.Flower(LocalGrid(workers), clients=2, deadline=60.0)):
         experiment = Experiment.read(tmp_path / "a.toml", ['engine="flower"'])
         directory = run_experiment(experiment, tmp_path / "run", Display())
     # the report has the clients' numbers of examples, not the stand-in's
@@ -298,9 +235,7 @@ def test_a_worker_has_examples_of_one_client(tables, tmp_path):
     write_rows(tmp_path / "site", 40)
     two = with_validation(fedax.task("synthetic", clients=2), 0.2)
     mixed = eqx.tree_at(lambda t: t.train, two, tables[1]("site").train)
-    with pytest.raises(
-        InvalidInput, match="test: got examples of 2 clients; allowed: of one"
-    ):
+    with pytest.raises(InvalidInput, match="test: got examples of 2 clients; allowed: of one"):
         Worker(mixed, 0, tmp_path / "worker", [])
 
 

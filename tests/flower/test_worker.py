@@ -1,6 +1,4 @@
-"""A client's worker: started by the first message, warm for the next ones,
-gone with its SuperNode.
-"""
+"""A client's worker: started by the first message, warm for the next ones, gone with its SuperNode."""
 
 import os
 import socket
@@ -81,22 +79,16 @@ def test_a_worker_that_cannot_start_says_why(tmp_path):
 
 
 def test_a_client_app_hands_messages_on(tmp_path, monkeypatch):
-    """The worker goes on after a ClientApp that has ended before its message
-    was whole.
-    """
+    """The worker goes on after a ClientApp that has ended before its message was whole."""
     task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0], [5.0]])
     worker = Worker(task, 0, tmp_path / "states", [])
     monkeypatch.chdir(tmp_path)
     listener = Listener(str(tmp_path / SOCKET), "AF_UNIX")
-    threading.Thread(
-        target=serve, args=(worker, listener), daemon=True
-    ).start()
+    threading.Thread(target=serve, args=(worker, listener), daemon=True).start()
     with socket.socket(socket.AF_UNIX) as app:
         app.connect(SOCKET)
         app.sendall(b"\0")
-    arrays = ArrayRecord(
-        {"0": Array(np.arange(3.0)), "1": Array(np.zeros((0, 2)))}
-    )
+    arrays = ArrayRecord({"0": Array(np.arange(3.0)), "1": Array(np.zeros((0, 2)))})
     hello = ConfigRecord({"kind": "hello"})
     content = RecordDict({"order": hello, "down": arrays})
     assert relay(content, str(tmp_path)) == worker.answer(content)

@@ -1,11 +1,9 @@
-"""Mutated specifications, data files and run files: read, or refused by an
-error of anybody's, without a hang or a wrong number.
+"""Mutated specifications, data files and run files: read, or refused by an error of anybody's,
+without a hang or a wrong number.
 
-A program, because the checks of types in tests would refuse first: `python
-tests/fuzz/fuzz.py KIND EXAMPLES [SEED]`. The kinds are `specifications`,
-`data` and `bits`. It ends with 1 after the first failure, which it prints
-with the mutated text.
-"""
+A program, because the checks of types in tests would refuse first:
+`python tests/fuzz/fuzz.py KIND EXAMPLES [SEED]`. The kinds are `specifications`, `data` and `bits`.
+It ends with 1 after the first failure, which it prints with the mutated text."""
 
 import gzip
 import io
@@ -32,9 +30,7 @@ from fedax.results.store import from_files, to_files
 from samples import TINY, record
 
 SECONDS = 30
-"""Of the processor for one reading, as other programs may be busy; more is a
-hang.
-"""
+"""Of the processor for one reading, as other programs may be busy; more is a hang."""
 SEEDS = {"specifications": 1, "data": 2, "bits": 3}
 FULL = (
     TINY + "[stop]\nrise = 1.0\nwindow = 5\n[channel]\nup = "
@@ -144,26 +140,14 @@ def specifications(draw):
         at = draw(st.integers(0, len(lines) - 1))
         kind = draw(
             st.sampled_from(
-                [
-                    "value",
-                    "value",
-                    "value",
-                    "key",
-                    "drop",
-                    "twice",
-                    "letter",
-                    "table",
-                    "many",
-                ]
+                ["value", "value", "value", "key", "drop", "twice", "letter", "table", "many"]
             )
         )
         key, equals, _ = lines[at].partition("=")
         if kind == "value" and equals:
             lines[at] = f"{key}= {draw(st.sampled_from(VALUES))}"
         elif kind == "key" and equals:
-            lines[at] = (
-                f"{draw(st.sampled_from(KEYS))} = {draw(st.sampled_from(VALUES))}"
-            )
+            lines[at] = f"{draw(st.sampled_from(KEYS))} = {draw(st.sampled_from(VALUES))}"
         elif kind == "drop":
             lines[at] = ""
         elif kind == "twice":
@@ -186,18 +170,12 @@ def read_specification(text, folder):
     experiment = Experiment.parse(text, "a.toml")
     experiment.plan()
     again = Experiment.parse(experiment.toml(), "again.toml")
-    assert again.toml() == experiment.toml(), (
-        "another experiment is read from what was written"
-    )
+    assert again.toml() == experiment.toml(), "another experiment is read from what was written"
 
 
 def _leaf(x, y):
     return json.dumps(
-        {
-            "users": ["a"],
-            "num_samples": [len(y)],
-            "user_data": {"a": {"x": x, "y": y}},
-        }
+        {"users": ["a"], "num_samples": [len(y)], "user_data": {"a": {"x": x, "y": y}}}
     ).encode()
 
 
@@ -206,9 +184,7 @@ def _parquet():
     from pyarrow import parquet
 
     buffer = io.BytesIO()
-    parquet.write_table(
-        arrow.table({"height": [1.0, 2.0], "y": [0, 1]}), buffer
-    )
+    parquet.write_table(arrow.table({"height": [1.0, 2.0], "y": [0, 1]}), buffer)
     return buffer.getvalue()
 
 
@@ -216,26 +192,14 @@ IDX = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 3, 2) + bytes(range(12))
 TABLE = b"height,weight,y\n1.5,60,0\n1.8,80,1\n2.5,70,1\n"
 FORMATS = {
     "idx": ("x", IDX, lambda path: data.read_idx(path)),
-    "idx.gz": (
-        "x.gz",
-        gzip.compress(IDX, mtime=0),
-        lambda path: data.read_idx(path),
-    ),
-    "csv": (
-        "a.csv",
-        TABLE,
-        lambda path: fedax.task("table", table=path.parent),
-    ),
+    "idx.gz": ("x.gz", gzip.compress(IDX, mtime=0), lambda path: data.read_idx(path)),
+    "csv": ("a.csv", TABLE, lambda path: fedax.task("table", table=path.parent)),
     "csv.gz": (
         "a.csv.gz",
         gzip.compress(TABLE, mtime=0),
         lambda path: fedax.task("table", table=path.parent),
     ),
-    "parquet": (
-        "a.parquet",
-        _parquet(),
-        lambda path: fedax.task("table", table=path.parent),
-    ),
+    "parquet": ("a.parquet", _parquet(), lambda path: fedax.task("table", table=path.parent)),
     "leaf": (
         "all.json",
         _leaf([[0.5, 1.0], [1.0, 2.0]], [0, 1]),
@@ -249,20 +213,10 @@ FORMATS = {
     "leaf words": (
         "all.json",
         _leaf([["1", "d", "q", "u", "so good"], "so"], ["4", "0"]),
-        lambda path: data.leaf(
-            path, classes=2, convert=words({"so": 0, "good": 1})
-        ),
+        lambda path: data.leaf(path, classes=2, convert=words({"so": 0, "good": 1})),
     ),
-    "libsvm": (
-        "toy",
-        b"-1 1:0.5 3:1\n+1 2:2\n-1 1:1\n",
-        lambda path: data.read_libsvm(path),
-    ),
-    "glove": (
-        "glove",
-        b"so 0.5 1\ngood -1 2\n",
-        lambda path: read_glove(path),
-    ),
+    "libsvm": ("toy", b"-1 1:0.5 3:1\n+1 2:2\n-1 1:1\n", lambda path: data.read_libsvm(path)),
+    "glove": ("glove", b"so 0.5 1\ngood -1 2\n", lambda path: read_glove(path)),
 }
 PIECES = [
     b"nan",
@@ -299,11 +253,7 @@ def files(draw):
     content = bytearray(FORMATS[kind][1])
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(len(content) - 1, 0)))
-        change = draw(
-            st.sampled_from(
-                ["flip", "byte", "insert", "replace", "cut", "twice", "end"]
-            )
-        )
+        change = draw(st.sampled_from(["flip", "byte", "insert", "replace", "cut", "twice", "end"]))
         if change == "flip" and content:
             content[at] ^= 1 << draw(st.integers(0, 7))
         elif change == "byte" and content:
@@ -311,9 +261,7 @@ def files(draw):
         elif change == "insert":
             content[at:at] = draw(st.sampled_from(PIECES))
         elif change == "replace":
-            content[at : at + draw(st.integers(1, 8))] = draw(
-                st.sampled_from(PIECES)
-            )
+            content[at : at + draw(st.integers(1, 8))] = draw(st.sampled_from(PIECES))
         elif change == "cut":
             del content[at : at + draw(st.integers(1, 20))]
         elif change == "twice":
@@ -346,9 +294,7 @@ def read_run(bit, folder):
 
 
 def bits(examples):
-    return random.Random(0).sample(
-        range(8 * len(RUN)), min(examples, 8 * len(RUN))
-    )
+    return random.Random(0).sample(range(8 * len(RUN)), min(examples, 8 * len(RUN)))
 
 
 class Hang(BaseException):
@@ -360,9 +306,7 @@ def interrupt(*_):
 
 
 def attempt(read, given, folder):
-    """Reads, and takes any error but a failed assertion and a hang for an
-    answer.
-    """
+    """Reads, and takes any error but a failed assertion and a hang for an answer."""
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         read(given, folder)
@@ -377,17 +321,13 @@ def attempt(read, given, folder):
 def main(kind, examples, number):
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGPROF, interrupt)
-    Experiment.parse(
-        FULL
-    ).plan()  # what is slow once, such as imports, is no hang
+    Experiment.parse(FULL).plan()  # what is slow once, such as imports, is no hang
     strategy, read = {
         "specifications": (specifications(), read_specification),
         "data": (files(), read_file),
     }.get(kind, (None, None))
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["FEDAX_DATA"] = (
-            folder  # real data would be read again and again
-        )
+        os.environ["FEDAX_DATA"] = folder  # real data would be read again and again
         if kind == "bits":
             for bit in bits(examples):
                 attempt(read_run, bit, folder)
@@ -418,7 +358,5 @@ def main(kind, examples, number):
 
 if __name__ == "__main__":
     main(
-        sys.argv[1],
-        int(sys.argv[2]),
-        int(sys.argv[3]) if len(sys.argv) > 3 else SEEDS[sys.argv[1]],
+        sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else SEEDS[sys.argv[1]]
     )

@@ -11,17 +11,11 @@ PROGRAM = Path(__file__).with_name("fuzz.py")
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "examples"),
-    [("specifications", 150), ("data", 40), ("bits", 200)],
+    ("kind", "examples"), [("specifications", 150), ("data", 40), ("bits", 200)]
 )
 def test_mutated_inputs(kind, examples):
-    """No bit of a run's file flips in silence, and what is written is what
-    was read.
-    """
+    """No bit of a run's file flips in silence, and what is written is what was read."""
     done = subprocess.run(
-        [sys.executable, PROGRAM, kind, str(examples)],
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [sys.executable, PROGRAM, kind, str(examples)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr

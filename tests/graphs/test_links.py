@@ -24,22 +24,10 @@ SEED = 7
 ROOT = jax.random.fold_in(jax.random.key(SEED), 1)
 
 
-def run(
-    method, task=None, rounds=ROUNDS, engine=ONE, schedule=SCHEDULE, **options
-):
-    options = {
-        "observe_every": max(rounds, 1),
-        "seed": SEED,
-        "solver": fedax.SGD(LR),
-        **options,
-    }
+def run(method, task=None, rounds=ROUNDS, engine=ONE, schedule=SCHEDULE, **options):
+    options = {"observe_every": max(rounds, 1), "seed": SEED, "solver": fedax.SGD(LR), **options}
     return fedax.run(
-        method,
-        task or regression(),
-        schedule=schedule,
-        engine=engine,
-        rounds=rounds,
-        **options,
+        method, task or regression(), schedule=schedule, engine=engine, rounds=rounds, **options
     )
 
 
@@ -51,11 +39,7 @@ def weights_of(graph, t):
     """The matrix of a round as the run of `SEED` draws it."""
     neighbours, weights = graph.at(t, stream(ROOT, "links", t, 0))
     w = np.zeros((graph.clients, graph.clients))
-    np.add.at(
-        w,
-        (np.arange(graph.clients)[:, None], np.asarray(neighbours)),
-        np.asarray(weights),
-    )
+    np.add.at(w, (np.arange(graph.clients)[:, None], np.asarray(neighbours)), np.asarray(weights))
     return w
 
 
@@ -91,13 +75,9 @@ def test_push_sum_stays_unbiased(graph):
     class Push(fedax.PushSum):
         def init(self, fed, w):
             one = jnp.ones((), w.dtype)
-            return fed.client_states(
-                lambda k: Pushed(jnp.full_like(w, k), one)
-            )
+            return fed.client_states(lambda k: Pushed(jnp.full_like(w, k), one))
 
-    task = fedax.Task(
-        np.zeros(1), lambda w, x: 0 * (x @ w), [np.ones((2, 1))] * 5
-    )
+    task = fedax.Task(np.zeros(1), lambda w, x: 0 * (x @ w), [np.ones((2, 1))] * 5)
     method = Push(graph=graph)
     found = nodes(method, run(method, task, rounds=250))
     np.testing.assert_allclose(found[:, 0], 2.0, atol=1e-9)
@@ -112,9 +92,7 @@ def test_transcription():
     world = World()
     x = np.tile(World().start, (5, 1))
     for t in range(ROUNDS):
-        x = weights_of(HARD, t) @ np.array(
-            [world.sgd(k, x[k])[0] for k in range(5)]
-        )
+        x = weights_of(HARD, t) @ np.array([world.sgd(k, x[k])[0] for k in range(5)])
     messages = ROUNDS * ((PATH.matrix() > 0) & ~np.eye(5, dtype=bool)).sum()
     method = fedax.DFedAvgM(graph=HARD)
     history = run(method)
@@ -128,8 +106,7 @@ def test_every_engine_draws_the_same(kind):
     method = kind(graph=HARD)
     two = fedax.Simulation(devices=2)
     runs = [
-        nodes(method, run(method, engine=engine, rounds=3))
-        for engine in (ONE, two, fedax.Eager())
+        nodes(method, run(method, engine=engine, rounds=3)) for engine in (ONE, two, fedax.Eager())
     ]
     for other in runs[1:]:
         np.testing.assert_allclose(other, runs[0], rtol=0, atol=1e-12)
@@ -137,13 +114,7 @@ def test_every_engine_draws_the_same(kind):
 
 def test_rules_of_availability_that_a_graph_ignores_are_refused(tmp_path):
     """Before anything is written."""
-    schedule = fedax.Schedule(
-        epochs=1, conditions={"availability": fedax.core.Daily(0.5)}
-    )
+    schedule = fedax.Schedule(epochs=1, conditions={"availability": fedax.core.Daily(0.5)})
     with pytest.raises(InvalidInput, match="availability="):
-        run(
-            fedax.DFedAvgM(graph=PATH),
-            schedule=schedule,
-            checkpoint=tmp_path / "run",
-        )
+        run(fedax.DFedAvgM(graph=PATH), schedule=schedule, checkpoint=tmp_path / "run")
     assert not any(tmp_path.iterdir())

@@ -31,10 +31,7 @@ class Unknown(codecs.Identity):
         ("symmetric", lambda: Graph.given(SKEW)),
         ("sum to 1", lambda: Graph.given(np.full((2, 2), 0.4))),
         ("eigenvalue -1", lambda: Graph.given(1 - np.eye(2))),
-        (
-            "entries",
-            lambda: Graph.given(np.array([[1.5, -0.5], [-0.5, 1.5]])),
-        ),
+        ("entries", lambda: Graph.given(np.array([[1.5, -0.5], [-0.5, 1.5]]))),
         ("square", lambda: Graph.given(np.ones((2, 3)))),
         ("finite", lambda: Graph.given([[np.nan]])),
         ("2 parts", lambda: Graph.of(nx.Graph([(0, 1), (2, 3)]))),
@@ -47,10 +44,7 @@ class Unknown(codecs.Identity):
         ("3 parts", lambda: Graph.sequence([Graph.isolated(3)])),
         ("order", lambda: Graph.ring(3).renumbered([0, 0, 1])),
         ("4 clients", lambda: Graph.ring(3).check_population(4)),
-        (
-            "strongly connected",
-            lambda: Graph.directed(nx.DiGraph([(0, 1), (1, 2)])),
-        ),
+        ("strongly connected", lambda: Graph.directed(nx.DiGraph([(0, 1), (1, 2)]))),
         ("directed", lambda: Graph.directed(nx.cycle_graph(4))),
         ("=", lambda: Graph.directed(CYCLES).lossy(0.1, "both")),
         ("lam", lambda: Graph.directed(CYCLES).lam),
@@ -71,12 +65,7 @@ class Unknown(codecs.Identity):
         ("Unknown", lambda: codecs.DIANA(Unknown())),
         ("codec", lambda: codecs.make_codec("ef21")),
         ("RandK", lambda: codecs.RandK(feedback=True)),
-        (
-            "Channel",
-            lambda: codecs.EF21(codecs.RandK()).roundtrip(
-                jax.random.key(0), jnp.ones(4)
-            ),
-        ),
+        ("Channel", lambda: codecs.EF21(codecs.RandK()).roundtrip(jax.random.key(0), jnp.ones(4))),
     ],
 )
 def test_what_cannot_be(field, make):
@@ -85,9 +74,8 @@ def test_what_cannot_be(field, make):
 
 
 def test_each_part_of_a_given_matrix_is_checked():
-    """A pair that swaps has the eigenvalue -1, whatever another part has on
-    its diagonal; a triangle without own weights has -1/2.
-    """
+    """A pair that swaps has the eigenvalue -1, whatever another part has on its diagonal; a
+    triangle without own weights has -1/2."""
     swap = 1 - np.eye(2)
     lazy = np.full((2, 2), 0.5)
     triangle = (1 - np.eye(3)) / 2
@@ -98,7 +86,4 @@ def test_each_part_of_a_given_matrix_is_checked():
     apart = np.zeros((4, 4))
     apart[:3, :3] = triangle
     apart[3, 3] = 1
-    assert (
-        np.linalg.eigvalsh(Graph.given(apart, connected=False).matrix()).min()
-        > -0.6
-    )
+    assert np.linalg.eigvalsh(Graph.given(apart, connected=False).matrix()).min() > -0.6

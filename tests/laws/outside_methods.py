@@ -1,6 +1,5 @@
-"""Four methods of other papers, as somebody outside of fedax writes them: all
-pass the conformance tests.
-"""
+"""Four methods of other papers, as somebody outside of fedax writes them: all pass the
+conformance tests."""
 
 from typing import Any
 
@@ -32,17 +31,10 @@ def slope(client, batch, w):
 
 
 class EF21(Algorithm):
-    """Compressed differences of gradients; the fraction is a part of the
-    program.
-    """
+    """Compressed differences of gradients; the fraction is a part of the program."""
 
     fraction: Scalar = hyper(
-        0.5,
-        static=True,
-        low=0.0,
-        open_low=True,
-        high=1.0,
-        doc="share of the entries that are sent",
+        0.5, static=True, low=0.0, open_low=True, high=1.0, doc="share of the entries that are sent"
     )
     lr: Scalar = hyper(0.1, low=0.0, open_low=True, doc="step size")
 
@@ -52,9 +44,7 @@ class EF21(Algorithm):
 
     def round(self, fed, state):
         w = state.w - self.lr * state.g
-        change, memory = fed.average(
-            self.look, fed.sample().distinct, w, states=state.clients
-        )
+        change, memory = fed.average(self.look, fed.sample().distinct, w, states=state.clients)
         return WithStates(w, state.g + fed.answered.coverage * change, memory)
 
     def look(self, client, w, own):
@@ -65,9 +55,7 @@ class EF21(Algorithm):
 
 
 class FedBuff(Algorithm):
-    """Clients that work on stale models; who is drawn is weighted by
-    speed.
-    """
+    """Clients that work on stale models; who is drawn is weighted by speed."""
 
     lr: Scalar = hyper(0.5, low=0.0, open_low=True, doc="server step")
 
@@ -90,9 +78,7 @@ class FedBuff(Algorithm):
 
 
 class PushSum(Algorithm):
-    """Gradient steps on a directed ring with a chord, whose weights are
-    column-stochastic only.
-    """
+    """Gradient steps on a directed ring with a chord, whose weights are column-stochastic only."""
 
     @property
     def equal_weights(self):
@@ -101,25 +87,20 @@ class PushSum(Algorithm):
     def network(self, clients):
         own = np.arange(clients)
         neighbours = np.stack(
-            [own, (own - 1) % clients, np.where(own == 0, clients // 2, own)],
-            axis=1,
+            [own, (own - 1) % clients, np.where(own == 0, clients // 2, own)], axis=1
         )
         out = np.where(own == clients // 2, 3.0, 2.0)
         weights = 1 / out[neighbours]
         weights[1:, 2] = 0.0
         return Graph(
-            jnp.asarray(neighbours[None], jnp.int32),
-            jnp.asarray(weights[None]),
-            "directed",
+            jnp.asarray(neighbours[None], jnp.int32), jnp.asarray(weights[None]), "directed"
         )
 
     def init(self, fed, w):
         return fed.client_states((w, jnp.ones((), w.dtype)))
 
     def round(self, fed, state):
-        return fed.exchange(
-            self.network(fed.clients), self.send, self.receive, state
-        )
+        return fed.exchange(self.network(fed.clients), self.send, self.receive, state)
 
     def send(self, client, own):
         x, mass = own
@@ -137,46 +118,27 @@ class PushSum(Algorithm):
 
 
 class DiLoCo(Algorithm):
-    """AdamW of Optax at the clients, whose state they keep, and Nesterov's
-    momentum at the server.
-    """
+    """AdamW of Optax at the clients, whose state they keep, and Nesterov's momentum at the
+    server."""
 
-    rate: Scalar = hyper(
-        0.05, low=0.0, open_low=True, doc="local learning rate"
-    )
-    lr: Scalar = hyper(
-        0.7, low=0.0, open_low=True, doc="server learning rate"
-    )
-    momentum: Scalar = hyper(
-        0.5, low=0.0, high=1.0, open_high=True, doc="of the server"
-    )
+    rate: Scalar = hyper(0.05, low=0.0, open_low=True, doc="local learning rate")
+    lr: Scalar = hyper(0.7, low=0.0, open_low=True, doc="server learning rate")
+    momentum: Scalar = hyper(0.5, low=0.0, high=1.0, open_high=True, doc="of the server")
 
     def init(self, fed, w):
-        return WithStates(
-            w,
-            jnp.zeros_like(w),
-            fed.client_states(optax.adamw(self.rate).init(w)),
-        )
+        return WithStates(w, jnp.zeros_like(w), fed.client_states(optax.adamw(self.rate).init(w)))
 
     def round(self, fed, state):
-        change, memory = fed.average(
-            self.train, fed.sample(), state.w, states=state.clients
-        )
+        change, memory = fed.average(self.train, fed.sample(), state.w, states=state.clients)
         speed = self.momentum * state.g + change
-        return WithStates(
-            state.w + self.lr * (self.momentum * speed + change),
-            speed,
-            memory,
-        )
+        return WithStates(state.w + self.lr * (self.momentum * speed + change), speed, memory)
 
     def train(self, client, w, own):
         optimizer = optax.adamw(self.rate, weight_decay=0.0)
 
         def step(carry, batch):
             v, state = carry
-            updates, state = optimizer.update(
-                slope(client, batch, v), state, v
-            )
+            updates, state = optimizer.update(slope(client, batch, v), state, v)
             return v + updates, state
 
         v, own = client.for_each_minibatch(step, (w, own))

@@ -1,20 +1,11 @@
-"""Twelve mistakes, each with the laws of which at least one has to find
-it.
-"""
+"""Twelve mistakes, each with the laws of which at least one has to find it."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.core import (
-    Algorithm,
-    Citation,
-    ClientStates,
-    LocalProblem,
-    Reduction,
-    Upload,
-)
+from fedax.core import Algorithm, Citation, ClientStates, LocalProblem, Reduction, Upload
 
 CARD = Citation("nobody", read=(), by_examples=True, exact=True)
 SEEN = []
@@ -42,9 +33,7 @@ class Controlled(Algorithm):
     citation = CARD
 
     def init(self, fed, w):
-        return State(
-            w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w))
-        )
+        return State(w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w)))
 
     def cohort(self, fed):
         return fed.sample().distinct
@@ -54,11 +43,7 @@ class Controlled(Algorithm):
 
     def round(self, fed, state):
         (dx, dc), memory = fed.average(
-            self.train,
-            self.cohort(fed),
-            state.x,
-            state.c,
-            states=state.clients,
+            self.train, self.cohort(fed), state.x, state.c, states=state.clients
         )
         return State(state.x + dx, state.c + self.part(fed) * dc, memory)
 
@@ -82,9 +67,7 @@ class EqualWeights(Average):
 class EqualWeightsDeclared(EqualWeights):
     """Says that it is FedAvg, which it is for clients of equal sizes only."""
 
-    citation = Citation(
-        "nobody", read=(), reductions=(Reduction({}, "fedavg"),)
-    )
+    citation = Citation("nobody", read=(), reductions=(Reduction({}, "fedavg"),))
 
 
 class WithoutPart(Controlled):
@@ -105,18 +88,13 @@ class WrongSign(Controlled):
 class ReadsAll(Controlled):
     def round(self, fed, state):
         mean = state.clients.all().mean(0)
-        return super().round(
-            fed, State(state.x - 0.01 * mean, state.c, state.clients)
-        )
+        return super().round(fed, State(state.x - 0.01 * mean, state.c, state.clients))
 
 
 class ReadsOne(Controlled):
     def round(self, fed, state):
         return super().round(
-            fed,
-            State(
-                state.x - 0.01 * state.clients.of(0), state.c, state.clients
-            ),
+            fed, State(state.x - 0.01 * state.clients.of(0), state.c, state.clients)
         )
 
 
@@ -130,10 +108,7 @@ class Smuggles(Average):
 
 class NumpyRandom(Average):
     def train(self, client, w):
-        return Upload(
-            client.minimize(start=w) + 0.01 * np.random.normal(),  # noqa: NPY002
-            reference=w,
-        )
+        return Upload(client.minimize(start=w) + 0.01 * np.random.normal(), reference=w)  # noqa: NPY002
 
 
 class ConstantKey(Average):

@@ -1,6 +1,5 @@
-"""The shipped laws: four right methods of other papers break none, and twelve
-mistakes are found, with either number type.
-"""
+"""The shipped laws: four right methods of other papers break none, and twelve mistakes are
+found, with either number type."""
 
 from pathlib import Path
 
@@ -30,16 +29,12 @@ def number_type(request):
 def test_right_methods_break_no_law(kind, number_type):
     verdicts = list(check(kind))
     assert not [
-        (verdict.law.name, verdict.reason)
-        for verdict in verdicts
-        if verdict.kind == "broken"
+        (verdict.law.name, verdict.reason) for verdict in verdicts if verdict.kind == "broken"
     ]
     assert sum(verdict.kind == "holds" for verdict in verdicts) >= 13
 
 
-@pytest.mark.parametrize(
-    "kind", most_slow(PLANTED, 11), ids=lambda kind: kind.__name__
-)
+@pytest.mark.parametrize("kind", most_slow(PLANTED, 11), ids=lambda kind: kind.__name__)
 def test_mistakes_are_found(kind, number_type):
     broken = {
         verdict.law.name
@@ -61,9 +56,7 @@ def test_the_further_laws_raise_no_false_alarm(kind):
     """On any method of the library."""
     verdicts = check(kind, [LAWS[name] for name in QUICK])
     assert not [
-        (verdict.law.name, verdict.reason)
-        for verdict in verdicts
-        if verdict.kind == "broken"
+        (verdict.law.name, verdict.reason) for verdict in verdicts if verdict.kind == "broken"
     ]
 
 
@@ -75,23 +68,15 @@ FLAGGED = [
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [slow(kind) if kind is fedax.SCAFFOLDM else kind for kind in FLAGGED],
-    ids=named,
+    "kind", [slow(kind) if kind is fedax.SCAFFOLDM else kind for kind in FLAGGED], ids=named
 )
 def test_flags_of_cards_hold(kind):
     names = [
         name
-        for name, flag in (
-            ("weighs_examples_alike", "by_examples"),
-            ("is_exact", "exact"),
-        )
+        for name, flag in (("weighs_examples_alike", "by_examples"), ("is_exact", "exact"))
         if getattr(kind.citation, flag)
     ]
-    assert {
-        verdict.kind
-        for verdict in check(kind, [LAWS[name] for name in names])
-    } == {"holds"}
+    assert {verdict.kind for verdict in check(kind, [LAWS[name] for name in names])} == {"holds"}
 
 
 @pytest.mark.slow
@@ -104,10 +89,7 @@ def test_the_command_says_what_to_change():
     unknown = call("check", f"{HERE / 'planted.py'}:WrongName")
     assert unknown.output.count("Did you mean 'objective_weight'") == 1
     assert call("check", "fedprox:mu=0.5", "--only", "learns").exit_code == 0
-    assert (
-        "Did you mean 'learns'"
-        in call("check", "fedprox", "--only", "learn").output
-    )
+    assert "Did you mean 'learns'" in call("check", "fedprox", "--only", "learn").output
 
 
 def test_an_algorithm_is_checked_with_its_hyperparameters():

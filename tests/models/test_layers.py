@@ -1,6 +1,4 @@
-"""The fast layers against the plain ones: values, gradients, and under vmap
-and inside loops.
-"""
+"""The fast layers against the plain ones: values, gradients, and under vmap and inside loops."""
 
 from functools import partial
 
@@ -27,21 +25,17 @@ def plain(x, kernel, stride, padding):
 
 
 def same(ours, reference, arguments):
-    """Equal values, and equal gradients of a sum with random weights, by
-    every argument.
-    """
+    """Equal values, and equal gradients of a sum with random weights, by every argument."""
     leaves, structure = jax.tree.flatten(arguments)
     forms = (
-        lambda *leaves, form=form: form(
-            *jax.tree.unflatten(structure, leaves)
-        )
+        lambda *leaves, form=form: form(*jax.tree.unflatten(structure, leaves))
         for form in (ours, reference)
     )
     agree(*forms, leaves, RNG, order=1)
 
 
-# rows, columns, channels, height, width, outputs, stride, padding: every
-# form, odd sizes, oblong images
+# rows, columns, channels, height, width, outputs, stride, padding: every form, odd sizes, oblong
+# images
 CONVOLUTIONS = [
     (6, 5, 2, 3, 4, 5, 1, "SAME"),
     (6, 7, 16, 3, 5, 3, 1, "VALID"),
@@ -69,8 +63,7 @@ def test_convolution_is_the_plain_one(case, is_native, monkeypatch):
 
 
 def test_convolution_by_hand():
-    # columns 1, 2, 3 with kernel (1, 10): 1 + 20, 2 + 30; with zeros around
-    # it also 3
+    # columns 1, 2, 3 with kernel (1, 10): 1 + 20, 2 + 30; with zeros around it also 3
     x = jnp.array([1.0, 2, 3]).reshape(1, 1, 3, 1)
     kernel = jnp.array([1.0, 10]).reshape(1, 2, 1, 1)
     assert convolve(x, kernel).ravel().tolist() == [21, 32]
@@ -78,9 +71,7 @@ def test_convolution_by_hand():
 
 
 @pytest.mark.parametrize("mapped", [(0, None), (0, 0)])
-def test_kernels_of_several_clients_are_a_matrix_product_on_gpus(
-    mapped, monkeypatch
-):
+def test_kernels_of_several_clients_are_a_matrix_product_on_gpus(mapped, monkeypatch):
     without_extension(monkeypatch)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     x = normal(2, 6, 7, 3)
@@ -89,12 +80,8 @@ def test_kernels_of_several_clients_are_a_matrix_product_on_gpus(
         value if axis is None else jnp.stack([value, 2 * value, value**2])
         for value, axis in zip((x, kernel), mapped)
     ]
-    ours = jax.vmap(
-        lambda x, k: convolve(x, k, stride=2, padding="SAME"), mapped
-    )
-    same(
-        ours, jax.vmap(lambda x, k: plain(x, k, 2, "SAME"), mapped), operands
-    )
+    ours = jax.vmap(lambda x, k: convolve(x, k, stride=2, padding="SAME"), mapped)
+    same(ours, jax.vmap(lambda x, k: plain(x, k, 2, "SAME"), mapped), operands)
     text = str(jax.make_jaxpr(ours)(*operands))
     assert ("dot_general" in text) == (mapped[1] is not None)
     assert ("conv_general_dilated" in text) == (mapped[1] is None)
@@ -116,11 +103,7 @@ def naive(layer, x, forget_bias):
     sigmoid = jax.nn.sigmoid
     hidden = layer.recurrent.shape[0]
     h = c = jnp.zeros((x.shape[1], hidden))
-    p = (
-        jnp.zeros((3, 1, hidden))
-        if layer.peepholes is None
-        else layer.peepholes[:, None, :]
-    )
+    p = jnp.zeros((3, 1, hidden)) if layer.peepholes is None else layer.peepholes[:, None, :]
     states = []
     for now in x:
         a = now @ layer.inputs + h @ layer.recurrent + layer.bias[None, :]
@@ -141,12 +124,7 @@ def naive(layer, x, forget_bias):
 )
 def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
     layer = LSTM.init(
-        jax.random.key(0),
-        3,
-        hidden,
-        biases=biases,
-        peepholes=peepholes,
-        uniform=True,
+        jax.random.key(0), 3, hidden, biases=biases, peepholes=peepholes, uniform=True
     )
     same(
         lambda layer, x: layer(x, forget),
@@ -159,9 +137,7 @@ def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
 def test_hessian_products_of_an_lstm():
     """As Per-FedAvg and the theory's estimates take them."""
     hidden = 21
-    layer = LSTM.init(
-        jax.random.key(0), 3, hidden, peepholes=True, uniform=True
-    )
+    layer = LSTM.init(jax.random.key(0), 3, hidden, peepholes=True, uniform=True)
     x = normal(4, 2, 3)
     direction = jax.tree.map(lambda leaf: normal(*leaf.shape), layer)
 
@@ -172,14 +148,9 @@ def test_hessian_products_of_an_lstm():
 
     ours, reference = (
         products(function)
-        for function in (
-            lambda own, x: own(x, 0.5),
-            lambda own, x: naive(own, x, 0.5),
-        )
+        for function in (lambda own, x: own(x, 0.5), lambda own, x: naive(own, x, 0.5))
     )
-    for own, other in zip(
-        jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True
-    ):
+    for own, other in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-9, atol=1e-9)
 
 
@@ -190,9 +161,7 @@ def test_lstm_under_vmap_and_inside_a_loop():
     layers = LSTM(jnp.eye(8), kernel, jnp.zeros(8))
 
     def gradient(function):
-        return lax.map(
-            jax.vmap(jax.grad(lambda x: (function(x) ** 2).sum())), xs[None]
-        )[0]
+        return lax.map(jax.vmap(jax.grad(lambda x: (function(x) ** 2).sum())), xs[None])[0]
 
     ours = gradient(lambda x: recur(x, kernel, peepholes, False))
     np.testing.assert_allclose(
@@ -214,6 +183,5 @@ def test_lstm_sizes_and_start():
     assert not np.any(layer.bias)
     uniform = LSTM.init(jax.random.key(0), 8, 256, uniform=True)
     assert all(
-        0.95 / 16 < np.abs(np.asarray(leaf)).max() <= 1 / 16
-        for leaf in jax.tree.leaves(uniform)
+        0.95 / 16 < np.abs(np.asarray(leaf)).max() <= 1 / 16 for leaf in jax.tree.leaves(uniform)
     )

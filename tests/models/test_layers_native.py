@@ -1,6 +1,5 @@
-"""The extension's layers against XLA's own: derivatives of first and second
-order, under vmap, scan and shard_map.
-"""
+"""The extension's layers against XLA's own: derivatives of first and second order, under vmap, scan
+and shard_map."""
 
 import os
 import subprocess
@@ -19,15 +18,7 @@ from jax import lax
 from fedax.ops import activate, convolve, group_norm, join, lstm, max_pool
 from fedax.ops.extension import status
 from fedax.ops.lstm import SMALLEST, recur
-from layer_samples import (
-    agree,
-    close,
-    normal,
-    placed,
-    plain_conv,
-    plain_norm,
-    plain_pool,
-)
+from layer_samples import agree, close, normal, placed, plain_conv, plain_norm, plain_pool
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 BATCHES = [1, 2, 3, 7, 16, 17, 50, 64, 129, 200]
@@ -59,18 +50,12 @@ def shapes(draw):
         width,
         draw(whole(1, 20)),
     )
-    return (
-        *sizes,
-        (draw(whole(1, 4)), draw(whole(1, 4))),
-        draw(st.sampled_from([padding, "SAME"])),
-    )
+    return *sizes, (draw(whole(1, 4)), draw(whole(1, 4))), draw(st.sampled_from([padding, "SAME"]))
 
 
 @native
 @pytest.mark.slow
-@hypothesis.settings(
-    max_examples=60, deadline=None, derandomize=True, database=None
-)
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @hypothesis.given(shapes(), st.sampled_from(["float32", "float64"]))
 def test_convolution_of_any_shape(sizes, dtype):
     rng = np.random.default_rng(0)
@@ -86,9 +71,7 @@ def test_convolution_under_vmap(mapped):
     x, kernel = (
         value
         if axis is None
-        else jnp.moveaxis(
-            jnp.stack([value, 2 * value + 1, value**2]), 0, axis
-        )
+        else jnp.moveaxis(jnp.stack([value, 2 * value + 1, value**2]), 0, axis)
         for value, axis in zip((x, kernel), mapped)
     )
     ours, plain = (jax.vmap(f, mapped) for f in both((2, 1), "SAME"))
@@ -144,37 +127,25 @@ PLAIN = network(
 
 
 def parameters(rng, dtype):
-    return tuple(
-        normal(rng, shape, dtype)
-        for shape in [(3, 3, 2, 4), (4,), (4,), (2, 2, 4, 3)]
-    )
+    return tuple(normal(rng, shape, dtype) for shape in [(3, 3, 2, 4), (4,), (4,), (2, 2, 4, 3)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_descent_with_curvature_inside_scan_and_vmap(dtype):
     rng = np.random.default_rng(3)
-    params = tuple(
-        jnp.stack([p, p[..., ::-1]]) for p in parameters(rng, dtype)
-    )
-    xs = normal(
-        rng, (2, 3, 5, 7, 6, 2), dtype
-    )  # clients, steps, batch, rows, columns, channels
+    params = tuple(jnp.stack([p, p[..., ::-1]]) for p in parameters(rng, dtype))
+    xs = normal(rng, (2, 3, 5, 7, 6, 2), dtype)  # clients, steps, batch, rows, columns, channels
 
     def descent(loss):
         def step(params, x):
             gradient = jax.grad(loss)(params, x)
-            curvature = jax.vjp(lambda p: jax.grad(loss)(p, x), params)[1](
-                gradient
-            )[0]
+            curvature = jax.vjp(lambda p: jax.grad(loss)(p, x), params)[1](gradient)[0]
             return tuple(
-                p - 0.01 * g + 0.001 * c
-                for p, g, c in zip(params, gradient, curvature)
+                p - 0.01 * g + 0.001 * c for p, g, c in zip(params, gradient, curvature)
             ), None
 
-        return jax.jit(
-            jax.vmap(lambda params, xs: lax.scan(step, params, xs)[0])
-        )(params, xs)
+        return jax.jit(jax.vmap(lambda params, xs: lax.scan(step, params, xs)[0]))(params, xs)
 
     for own, other in zip(descent(OURS), descent(PLAIN)):
         close(own, other)
@@ -193,12 +164,7 @@ def test_pooling_with_bias_and_relu(dtype):
         return jax.nn.relu(plain_pool(x, window) + bias[None, None, None, :])
 
     agree(partial(activate, window=window), plain, (x, bias), rng)
-    agree(
-        partial(max_pool, window=window),
-        lambda x: plain_pool(x, window),
-        (x,),
-        rng,
-    )
+    agree(partial(max_pool, window=window), lambda x: plain_pool(x, window), (x,), rng)
 
 
 @st.composite
@@ -216,12 +182,8 @@ def recurrences(draw):
 def check_recurrence(sizes, dtype, spread=1.0):
     groups, steps, batch, hidden, peep = sizes
     rng = np.random.default_rng(0)
-    projected = spread * normal(
-        rng, (groups, steps, batch, 4 * hidden), dtype
-    )
-    kernel = normal(rng, (groups, hidden, 4 * hidden), dtype) / np.sqrt(
-        hidden
-    ).astype(dtype)
+    projected = spread * normal(rng, (groups, steps, batch, 4 * hidden), dtype)
+    kernel = normal(rng, (groups, hidden, 4 * hidden), dtype) / np.sqrt(hidden).astype(dtype)
     peepholes = normal(rng, (groups, 3, hidden), dtype)
     gradient = normal(rng, (groups, steps, batch, hidden), dtype)
 
@@ -229,9 +191,7 @@ def check_recurrence(sizes, dtype, spread=1.0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lstm, "SMALLEST", smallest)
             run = partial(recur, peep=peep)
-            states, pullback = jax.vjp(
-                jax.vmap(run), projected, kernel, peepholes
-            )
+            states, pullback = jax.vjp(jax.vmap(run), projected, kernel, peepholes)
             return states, *pullback(gradient)
 
     for mine, plain in zip(results(SMALLEST), results(1000), strict=True):
@@ -240,9 +200,7 @@ def check_recurrence(sizes, dtype, spread=1.0):
 
 @native
 @pytest.mark.slow
-@hypothesis.settings(
-    max_examples=30, deadline=None, derandomize=True, database=None
-)
+@hypothesis.settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @hypothesis.given(recurrences(), st.sampled_from(["float32", "float64"]))
 def test_recurrence_of_any_shape(sizes, dtype):
     check_recurrence(sizes, dtype)
@@ -252,37 +210,16 @@ def test_recurrence_of_any_shape(sizes, dtype):
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_saturated_gates_are_one_and_zero(dtype):
-    """The flat ends of the hyperbolic tangent, and arguments near zero, where
-    it must not cancel.
-    """
+    """The flat ends of the hyperbolic tangent, and arguments near zero, where it must not
+    cancel."""
     at = jnp.asarray(
-        [
-            -1e4,
-            -40,
-            -9.2,
-            -9,
-            -1,
-            -1e-3,
-            -1e-20,
-            0,
-            1e-20,
-            1e-5,
-            0.3,
-            5,
-            9,
-            9.2,
-            40,
-            np.inf,
-        ],
-        dtype,
+        [-1e4, -40, -9.2, -9, -1, -1e-3, -1e-20, 0, 1e-20, 1e-5, 0.3, 5, 9, 9.2, 40, np.inf], dtype
     )
     projected = jnp.zeros((1, 1, 64), dtype).at[..., 32:48].set(at)
     zeros = jnp.zeros((16, 64), dtype), jnp.zeros((3, 16), dtype)
     gates = lstm._states((projected, *zeros), False)[2][0, 0]
     np.testing.assert_allclose(
-        gates[32:48],
-        np.tanh(np.asarray(at, "float64")),
-        rtol=4 * np.finfo(dtype).eps,
+        gates[32:48], np.tanh(np.asarray(at, "float64")), rtol=4 * np.finfo(dtype).eps
     )
     np.testing.assert_array_equal(gates[:32], 0.5)
     assert jnp.isnan(recur(projected * jnp.nan, *zeros, False)).all()
@@ -296,9 +233,7 @@ def test_recurrence_under_vmap(mapped):
     projected = normal(rng, (3, 4, 80), "float64")
     kernel = normal(rng, (20, 80), "float64") / 4
     operands = [
-        value
-        if axis is None
-        else jnp.moveaxis(jnp.stack([value, 2 * value]), 0, axis)
+        value if axis is None else jnp.moveaxis(jnp.stack([value, 2 * value]), 0, axis)
         for value, axis in zip((projected, kernel), mapped)
     ]
     results = []
@@ -307,15 +242,9 @@ def test_recurrence_under_vmap(mapped):
             patch.setattr(lstm, "SMALLEST", smallest)
 
             def loss(projected, kernel):
-                return (
-                    recur(projected, kernel, jnp.zeros((3, 20)), False) ** 2
-                ).sum()
+                return (recur(projected, kernel, jnp.zeros((3, 20)), False) ** 2).sum()
 
-            results.append(
-                jax.jit(jax.vmap(jax.value_and_grad(loss, (0, 1)), mapped))(
-                    *operands
-                )
-            )
+            results.append(jax.jit(jax.vmap(jax.value_and_grad(loss, (0, 1)), mapped))(*operands))
     for own, other in zip(*map(jax.tree.leaves, results), strict=True):
         close(own, other)
 
@@ -323,10 +252,7 @@ def test_recurrence_under_vmap(mapped):
 def plain_join(x, shortcut, stride):
     missing = x.shape[3] - shortcut.shape[3]
     return jax.nn.relu(
-        x
-        + jnp.pad(
-            shortcut[:, ::stride, ::stride], ((0, 0),) * 3 + ((0, missing),)
-        )
+        x + jnp.pad(shortcut[:, ::stride, ::stride], ((0, 0),) * 3 + ((0, missing),))
     )
 
 
@@ -338,12 +264,7 @@ def test_join_with_a_shortcut(dtype):
     stride = 2
     rng = np.random.default_rng(10)
     arguments = normal(rng, shape, dtype), normal(rng, shortcut, dtype)
-    agree(
-        partial(join, stride=stride),
-        partial(plain_join, stride=stride),
-        arguments,
-        rng,
-    )
+    agree(partial(join, stride=stride), partial(plain_join, stride=stride), arguments, rng)
     together = tuple(jnp.stack([x, x[::-1]]) for x in arguments)
     close(
         jax.vmap(partial(join, stride=stride))(*together),
@@ -369,18 +290,11 @@ def test_group_norm(dtype):
         normal(rng, shape[3:], dtype),
         normal(rng, shape[3:], dtype),
     )
-    agree(
-        lambda *a: group_norm(*a, groups),
-        lambda *a: plain_norm(*a, groups),
-        arguments,
-        rng,
-    )
+    agree(lambda *a: group_norm(*a, groups), lambda *a: plain_norm(*a, groups), arguments, rng)
 
 
 def test_a_large_mean_does_not_spoil_the_variance():
-    x = jnp.asarray(
-        np.random.default_rng(9).normal(size=(3, 16, 16, 4)) + 1000, "float32"
-    )
+    x = jnp.asarray(np.random.default_rng(9).normal(size=(3, 16, 16, 4)) + 1000, "float32")
     ours = group_norm(x, jnp.ones(4, "float32"), jnp.zeros(4, "float32"), 2)
     exact = plain_norm(x.astype("float64"), jnp.ones(4), jnp.zeros(4), 2)
     np.testing.assert_allclose(ours, exact, atol=1e-3)
@@ -390,9 +304,7 @@ def test_a_large_mean_does_not_spoil_the_variance():
 @native
 @pytest.mark.parametrize("level", ["0", "plain", "avx2"])
 def test_other_instruction_sets(level):
-    """The fast tests of layers in a process with fewer instructions, or
-    without the extension.
-    """
+    """The fast tests of layers in a process with fewer instructions, or without the extension."""
     command = [
         sys.executable,
         "-m",
@@ -404,6 +316,4 @@ def test_other_instruction_sets(level):
         "layers",
         Path(__file__).parent,
     ]
-    subprocess.run(
-        command, env=os.environ | {"FEDAX_NATIVE": level}, check=True
-    )
+    subprocess.run(command, env=os.environ | {"FEDAX_NATIVE": level}, check=True)

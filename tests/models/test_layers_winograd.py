@@ -1,6 +1,4 @@
-"""Convolutions with fewer multiplications: the forms that many channels get,
-against XLA's.
-"""
+"""Convolutions with fewer multiplications: the forms that many channels get, against XLA's."""
 
 from functools import partial
 
@@ -22,30 +20,12 @@ CASES = [  # batch, rows, columns, channels, window, stride, outputs, padding
     (17, 11, 9, 40, (4, 4), 1, 37, ((2, 0), (1, 3))),
     (130, 6, 7, 32, (3, 3), 1, 32, "VALID"),  # in parts of the batch
     (10, 16, 16, 48, (3, 3), 1, 64, "SAME"),  # fewer examples than lanes
-    (
-        50,
-        1,
-        1,
-        40,
-        (5, 5),
-        1,
-        40,
-        ((4, 4), (4, 4)),
-    ),  # one pixel: everything around is zeros
+    (50, 1, 1, 40, (5, 5), 1, 40, ((4, 4), (4, 4))),  # one pixel: everything around is zeros
     # rows of outputs
     (17, 12, 9, 16, (2, 4), 1, 13, ((3, 0), (0, 2))),
     (130, 11, 21, 5, (3, 3), (2, 1), 16, "VALID"),
     (9, 7, 40, 3, (7, 5), (3, 1), 11, "SAME"),
-    (
-        50,
-        5,
-        90,
-        30,
-        (4, 3),
-        1,
-        9,
-        ((0, 7), (5, 1)),
-    ),  # wide enough for several parts
+    (50, 5, 90, 30, (4, 3), 1, 9, ((0, 7), (5, 1))),  # wide enough for several parts
 ]
 
 
@@ -71,11 +51,7 @@ def test_clients_side_by_side():
     rng = np.random.default_rng(1)
     x = normal(rng, (2, 32, 8, 8, 32), "float32")
     kernel = normal(rng, (2, 3, 3, 32, 48), "float32")
-    agree(
-        *(jax.vmap(function) for function in pair(1, "SAME")),
-        (x, kernel),
-        rng,
-    )
+    agree(*(jax.vmap(function) for function in pair(1, "SAME")), (x, kernel), rng)
 
 
 @st.composite
@@ -83,9 +59,7 @@ def shapes(draw):
     whole = st.integers
     _, _, padding, rows, columns = placed(draw, 1, 12)
     width = draw(whole(3, 5))
-    height, (least, most) = draw(
-        st.sampled_from([(width, (20, 50)), (draw(whole(1, 6)), (3, 20))])
-    )
+    height, (least, most) = draw(st.sampled_from([(width, (20, 50)), (draw(whole(1, 6)), (3, 20))]))
     rows = max(rows, height)
     columns = max(columns, width)
     batch = draw(st.sampled_from([16, 31, 50, 64, 129]))
@@ -102,17 +76,15 @@ def shapes(draw):
 
 
 @pytest.mark.slow
-@hypothesis.settings(
-    max_examples=30, deadline=None, derandomize=True, database=None
-)
+@hypothesis.settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @hypothesis.given(shapes())
 def test_any_shape(sizes):
     test_values_and_derivatives(sizes, "float32")
 
 
 def test_many_channels_take_tiles():
-    # what is not a number is seen by its whole tile of 4 x 4 outputs, where
-    # plain sums show it to the taps that meet it
+    # what is not a number is seen by its whole tile of 4 x 4 outputs, where plain sums show it to
+    # the taps that meet it
     x = jnp.ones((50, 10, 10, 32), "float32").at[:, 2, 2].set(jnp.nan)
     kernel = jnp.ones((3, 3, 32, 32), "float32")
     y = jnp.isnan(jax.jit(convolve)(x, kernel))

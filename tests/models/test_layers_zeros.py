@@ -1,6 +1,5 @@
-"""Products that leave zeros out: the gradients of convolutions behind
-pooling, and fully connected layers of plain images.
-"""
+"""Products that leave zeros out: the gradients of convolutions behind pooling, and fully connected
+layers of plain images."""
 
 from functools import partial
 
@@ -25,59 +24,17 @@ def plain(x, kernel, stride, padding):
 
 def gradients(x, kernel, cotangent, stride, padding, convolution=convolve):
     function = partial(convolution, stride=stride, padding=padding)
-    return jax.jit(
-        lambda x, kernel, cotangent: jax.vjp(function, x, kernel)[1](
-            cotangent
-        )
-    )(x, kernel, cotangent)
+    return jax.jit(lambda x, kernel, cotangent: jax.vjp(function, x, kernel)[1](cotangent))(
+        x, kernel, cotangent
+    )
 
 
 CASES = [  # batch, rows, columns, channels, height, width, outputs, stride, padding
-    (
-        17,
-        9,
-        12,
-        20,
-        3,
-        3,
-        7,
-        2,
-        "SAME",
-    ),  # two blocks of channels, the second of four
+    (17, 9, 12, 20, 3, 3, 7, 2, "SAME"),  # two blocks of channels, the second of four
     (5, 13, 9, 40, 7, 4, 3, (3, 2), ((2, 0), (1, 4))),
-    (
-        16,
-        8,
-        8,
-        33,
-        6,
-        3,
-        5,
-        3,
-        "VALID",
-    ),  # rows and columns that no kernel meets
-    (
-        17,
-        7,
-        8,
-        33,
-        4,
-        4,
-        35,
-        1,
-        "SAME",
-    ),  # images' gradients by regions, of blocks of channels
-    (
-        50,
-        9,
-        10,
-        12,
-        5,
-        5,
-        20,
-        1,
-        ((4, 0), (1, 3)),
-    ),  # and of columns side by side
+    (16, 8, 8, 33, 6, 3, 5, 3, "VALID"),  # rows and columns that no kernel meets
+    (17, 7, 8, 33, 4, 4, 35, 1, "SAME"),  # images' gradients by regions, of blocks of channels
+    (50, 9, 10, 12, 5, 5, 20, 1, ((4, 0), (1, 3))),  # and of columns side by side
 ]
 
 
@@ -85,38 +42,22 @@ CASES = [  # batch, rows, columns, channels, height, width, outputs, stride, pad
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 def test_gradients_of_few_numbers(sizes, dtype):
-    (
-        batch,
-        rows,
-        columns,
-        channels,
-        height,
-        width,
-        outputs,
-        stride,
-        padding,
-    ) = sizes
+    batch, rows, columns, channels, height, width, outputs, stride, padding = sizes
     rng = np.random.default_rng(0)
     x = normal(rng, (batch, rows, columns, channels), dtype)
     kernel = normal(rng, (height, width, channels, outputs), dtype)
     strides = (stride, stride) if isinstance(stride, int) else stride
-    shape = jax.eval_shape(
-        partial(plain_conv, stride=strides, padding=padding), x, kernel
-    ).shape
+    shape = jax.eval_shape(partial(plain_conv, stride=strides, padding=padding), x, kernel).shape
     for share in (0.2, 0.01, 0.0):
         cotangent = thinned(rng, normal(rng, shape, dtype), share)
         for own, other in zip(
-            *(
-                gradients(x, kernel, cotangent, stride, padding, form)
-                for form in (convolve, plain)
-            )
+            *(gradients(x, kernel, cotangent, stride, padding, form) for form in (convolve, plain))
         ):
             close(own, other)
 
 
 def test_zeros_are_left_out_where_they_are_many():
-    # what is not a number times zero would be none: it shows which numbers
-    # are multiplied
+    # what is not a number times zero would be none: it shows which numbers are multiplied
     rng = np.random.default_rng(1)
     x = jnp.full((16, 8, 8, 16), jnp.nan, "float32")
     kernel = jnp.full((3, 3, 16, 8), jnp.nan, "float32")
@@ -140,9 +81,7 @@ def test_images_laid_out_are_the_same(shape, dtype):
     x = normal(np.random.default_rng(5), shape, dtype)
     assert (jax.jit(lay_images)(x) == x).all()
     stacked = jnp.stack([x, 2 * x, -x], 2)
-    assert (
-        jax.vmap(lay_images, 2, 1)(stacked) == jnp.moveaxis(stacked, 2, 1)
-    ).all()
+    assert (jax.vmap(lay_images, 2, 1)(stacked) == jnp.moveaxis(stacked, 2, 1)).all()
     gradient = jax.grad(lambda x: (lay_images(x) ** 3).sum())
     close(gradient(x), 3 * x**2)
     close(jax.vjp(gradient, x)[1](x)[0], 6 * x**2)
@@ -151,9 +90,7 @@ def test_images_laid_out_are_the_same(shape, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("share", [1, 0.2])
-@pytest.mark.parametrize(
-    "sizes", [(1, 784, 200), (64, 20, 1), (129, 17, 277)], ids=str
-)
+@pytest.mark.parametrize("sizes", [(1, 784, 200), (64, 20, 1), (129, 17, 277)], ids=str)
 def test_fully_connected(sizes, share, dtype):
     rng = np.random.default_rng(0)
     n, k, o = sizes
@@ -171,17 +108,10 @@ def test_fully_connected_under_vmap(mapped):
     x, kernel = (
         value
         if axis is None
-        else jnp.moveaxis(
-            jnp.stack([value, 2 * value + 1, value**2]), 0, axis
-        )
+        else jnp.moveaxis(jnp.stack([value, 2 * value + 1, value**2]), 0, axis)
         for value, axis in zip((x, kernel), mapped)
     )
-    agree(
-        jax.vmap(affine.outputs, mapped),
-        jax.vmap(jnp.matmul, mapped),
-        (x, kernel),
-        rng,
-    )
+    agree(jax.vmap(affine.outputs, mapped), jax.vmap(jnp.matmul, mapped), (x, kernel), rng)
 
 
 @pytest.mark.slow
@@ -194,13 +124,10 @@ def test_leaving_zeros_out_changes_no_bit(dtype):
     y = normal(rng, (300, 200), dtype)
     # among many rows, or columns, without zeros no lists are made
     assert (
-        affine.outputs(few, kernel)
-        == affine.outputs(jnp.concatenate([few, many]), kernel)[:40]
+        affine.outputs(few, kernel) == affine.outputs(jnp.concatenate([few, many]), kernel)[:40]
     ).all()
 
     def gradient(x):
         return affine.kernel_gradient(x, y)
 
-    assert (
-        gradient(few.T) == gradient(jnp.concatenate([few, many]).T)[:40]
-    ).all()
+    assert (gradient(few.T) == gradient(jnp.concatenate([few, many]).T)[:40]).all()

@@ -1,6 +1,4 @@
-"""Models, layers and labels that do not fit: the argument that the error
-names.
-"""
+"""Models, layers and labels that do not fit: the argument that the error names."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,9 +22,7 @@ def labelled(*labels, **parts):
     return FederatedData.from_arrays(clients, **parts)
 
 
-THREE = FederatedData.from_arrays(
-    [{"x": np.ones((3, 4)), "y": [0, 1, 2]}], classes=3
-)
+THREE = FederatedData.from_arrays([{"x": np.ones((3, 4)), "y": [0, 1, 2]}], classes=3)
 
 
 @pytest.mark.parametrize(
@@ -39,17 +35,11 @@ THREE = FederatedData.from_arrays(
         ("shape=", lambda: CNN((4, 4, 1), (Stage(2, 5),), (), 10)),
         ("vocabulary=", lambda: CharLSTM(0)),
         ("padding", lambda: convolve(IMAGE, KERNEL, padding="FULL")),
-        (
-            "padding",
-            lambda: convolve(IMAGE, KERNEL, padding=((0, 0), (0, -1))),
-        ),
+        ("padding", lambda: convolve(IMAGE, KERNEL, padding=((0, 0), (0, -1)))),
         ("stride", lambda: convolve(IMAGE, KERNEL, stride=0)),
         ("x=", lambda: convolve(IMAGE[:, :2], KERNEL)),
         ("window", lambda: convolve_activate(IMAGE, KERNEL, jnp.ones(2), 0)),
-        (
-            "shortcut",
-            lambda: join(jnp.ones((1, 3, 3, 2)), jnp.ones((1, 4, 4, 2)), 2),
-        ),
+        ("shortcut", lambda: join(jnp.ones((1, 3, 3, 2)), jnp.ones((1, 4, 4, 2)), 2)),
         ("model=", lambda: classification(THREE, Softmax(4, 5))),
         ("model", lambda: classification(THREE, "softmx")),
         ("Adapt", lambda: fedax.from_model("softmax", lambda z, e: z, THREE)),
@@ -63,9 +53,7 @@ def test_what_does_not_fit(field, make):
 @pytest.mark.parametrize("label", [-1, 2, 0.5])
 @pytest.mark.parametrize("part", ["train", "test", "central"])
 def test_labels_that_are_no_class(label, part):
-    """Such a label has no logit: the loss would be that of a logit of 0, and
-    nothing would fail.
-    """
+    """Such a label has no logit: the loss would be that of a logit of 0, and nothing would fail."""
     good = labelled([0.0, 1.0])
     wrong = labelled([0, label])
     parts = {"test": wrong.train} if part == "test" else {}
@@ -78,7 +66,5 @@ def test_labels_that_are_no_class(label, part):
 
 
 def test_labels_may_be_whole_real_numbers():
-    task = fedax.from_model(
-        Softmax(2, 2), cross_entropy, labelled([0.0, 1.0], [1.0])
-    )
+    task = fedax.from_model(Softmax(2, 2), cross_entropy, labelled([0.0, 1.0], [1.0]))
     assert task.train.total == 3

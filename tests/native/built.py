@@ -1,8 +1,7 @@
 """Fails where there is a C++ compiler and the native layers are not in use.
 
-Installing the package never fails for them, so without this nobody would
-notice that they no longer compile.
-"""
+Installing the package never fails for them, so without this nobody would notice that they no longer
+compile."""
 
 import os
 import shutil
@@ -14,18 +13,9 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 def problem() -> str | None:
-    """The reason why the layers are not in use although they could be built,
-    or None.
-    """
+    """The reason why the layers are not in use although they could be built, or None."""
     compiler = next(
-        filter(
-            None,
-            map(
-                shutil.which,
-                (os.environ.get("CXX", "").split(" ")[0], *COMPILERS),
-            ),
-        ),
-        None,
+        filter(None, map(shutil.which, (os.environ.get("CXX", "").split(" ")[0], *COMPILERS))), None
     )
     if compiler is None or status().used:
         return None

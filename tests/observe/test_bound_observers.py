@@ -22,10 +22,7 @@ A = A - np.diag([1.0, 0.0, 0.0])
 B = B + 20
 TASK = quadratic(A, B, sizes=[2, 5, 7, 1])
 SHARE = np.array([2, 5, 7, 1]) / 15
-ENGINES = {
-    "chunked": lambda: fedax.Simulation(chunk=3, devices=2),
-    "eager": fedax.Eager,
-}
+ENGINES = {"chunked": lambda: fedax.Simulation(chunk=3, devices=2), "eager": fedax.Eager}
 MU = 4.0
 RATE = 0.05
 STEPS = 6
@@ -35,22 +32,12 @@ def gradients(x):
     return np.einsum("kij,kj->ki", A, x - B)
 
 
-@pytest.fixture(
-    scope="module",
-    params=["chunked", pytest.param("eager", marks=pytest.mark.slow)],
-)
+@pytest.fixture(scope="module", params=["chunked", pytest.param("eager", marks=pytest.mark.slow)])
 def watched(request):
     observers = [Curvature(), Inexactness()]
     schedule = fedax.Schedule(cohort=2, steps=STEPS, batch_size="full")
-    options = {
-        "solver": fedax.SGD(RATE),
-        "schedule": schedule,
-        "rounds": 1,
-        "observe": observers,
-    }
-    return fedax.run(
-        fedax.FedDANE(mu=MU), TASK, engine=ENGINES[request.param](), **options
-    )
+    options = {"solver": fedax.SGD(RATE), "schedule": schedule, "rounds": 1, "observe": observers}
+    return fedax.run(fedax.FedDANE(mu=MU), TASK, engine=ENGINES[request.param](), **options)
 
 
 def models(run):
@@ -61,19 +48,11 @@ def models(run):
 def test_the_curvature_of_indefinite_clients(watched):
     ends = np.linalg.eigvalsh(A)
     for t in range(2):
-        np.testing.assert_allclose(
-            watched.metrics["smoothness"][t], np.abs(ends).max(1), rtol=1e-8
-        )
-        np.testing.assert_allclose(
-            watched.metrics["eigenvalue"][t], ends[:, 0], rtol=1e-8
-        )
-        assert watched.metrics["eigenvalue_lowest"][t] == pytest.approx(
-            ends.min()
-        )
+        np.testing.assert_allclose(watched.metrics["smoothness"][t], np.abs(ends).max(1), rtol=1e-8)
+        np.testing.assert_allclose(watched.metrics["eigenvalue"][t], ends[:, 0], rtol=1e-8)
+        assert watched.metrics["eigenvalue_lowest"][t] == pytest.approx(ends.min())
         assert ends.min() < 0
-        assert watched.metrics["smoothness_largest"][t] == pytest.approx(
-            np.abs(ends).max()
-        )
+        assert watched.metrics["smoothness_largest"][t] == pytest.approx(np.abs(ends).max())
 
 
 @pytest.mark.slow
@@ -86,34 +65,19 @@ def test_inexactness_is_that_of_the_definition(watched):
             exact = w - np.linalg.solve(A[k] + MU * np.eye(3), g)
             solution = w
             for _ in range(STEPS):
-                step = (
-                    A[k] @ (solution - B[k])
-                    + g
-                    - own[k]
-                    + MU * (solution - w)
-                )
+                step = A[k] @ (solution - B[k]) + g - own[k] + MU * (solution - w)
                 solution = solution - RATE * step
             truth = feddane.inexactness(solution, exact, w)
-            assert watched.metrics["inexactness"][t][k] == pytest.approx(
-                truth, rel=1e-4
-            )
-        assert (
-            watched.metrics["inexactness_largest"][t]
-            == watched.metrics["inexactness"][t].max()
-        )
+            assert watched.metrics["inexactness"][t][k] == pytest.approx(truth, rel=1e-4)
+        assert watched.metrics["inexactness_largest"][t] == watched.metrics["inexactness"][t].max()
         assert watched.metrics["proximal"][t] == MU
 
 
 @pytest.mark.slow
 def test_the_solution_of_another_problem_is_inexact():
-    """The released correction solves what the paper does not have, however
-    exactly.
-    """
+    """The released correction solves what the paper does not have, however exactly."""
     rng = np.random.default_rng(0)
-    data = [
-        {"x": rng.normal(size=(6, 2)), "y": rng.integers(0, 3, size=6)}
-        for _ in range(3)
-    ]
+    data = [{"x": rng.normal(size=(6, 2)), "y": rng.integers(0, 3, size=6)} for _ in range(3)]
 
     def loss(params, examples):
         logits = examples["x"] @ params["a"].T + params["b"][None]
@@ -125,13 +89,7 @@ def test_the_solution_of_another_problem_is_inexact():
     task = fedax.Task({"a": jnp.zeros((3, 2)), "b": jnp.zeros(3)}, loss, data)
     for correction, exact in (("exact", True), ("as_released", False)):
         method = fedax.FedDANE(mu=1.0, correction=correction)
-        run = fedax.run(
-            method,
-            task,
-            solver=fedax.Exact(),
-            rounds=0,
-            observe=[Inexactness()],
-        )
+        run = fedax.run(method, task, solver=fedax.Exact(), rounds=0, observe=[Inexactness()])
         assert (run.metrics["inexactness_largest"][0] < 1e-4) == exact
 
 
@@ -148,73 +106,44 @@ def test_the_optimum():
     task = quadratic(convex, B, sizes=[2, 5, 7, 1])
     p = np.full(4, 0.25)
     best = np.linalg.solve(
-        np.einsum("k,kij->ij", p, convex),
-        np.einsum("k,kij,kj->i", p, convex, B),
+        np.einsum("k,kij->ij", p, convex), np.einsum("k,kij,kj->i", p, convex, B)
     )
     options = {
-        "schedule": fedax.Schedule(
-            steps=2, batch_size="full", weights="equal"
-        ),
+        "schedule": fedax.Schedule(steps=2, batch_size="full", weights="equal"),
         "solver": fedax.SGD(0.1),
     }
     run = fedax.run(
-        fedax.LocalGD(),
-        task,
-        rounds=1,
-        observe=[Optimum(jnp.asarray(best))],
-        **options,
+        fedax.LocalGD(), task, rounds=1, observe=[Optimum(jnp.asarray(best))], **options
     )
     for t, w in enumerate((np.zeros(3), np.asarray(run.params))):
         off = w - best
-        assert run.metrics["distance"][t] == pytest.approx(
-            np.linalg.norm(off)
-        )
+        assert run.metrics["distance"][t] == pytest.approx(np.linalg.norm(off))
         assert run.metrics["optimum_gap"][t] == pytest.approx(
             off @ np.einsum("k,kij->ij", p, convex) @ off / 2
         )
-        squares = np.sum(
-            np.einsum("kij,kj->ki", convex, best - B) ** 2, axis=1
-        )
-        assert run.metrics["optimum_variance"][t] == pytest.approx(
-            squares.mean()
-        )
+        squares = np.sum(np.einsum("kij,kj->ki", convex, best - B) ** 2, axis=1)
+        assert run.metrics["optimum_variance"][t] == pytest.approx(squares.mean())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2, 40])
 def test_the_ends_of_spectra(dim):
-    """Steps as many as dimensions, fewer, and more; also where the iteration
-    ends early.
-    """
+    """Steps as many as dimensions, fewer, and more; also where the iteration ends early."""
     rng = np.random.default_rng(dim)
     q = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
-    for spectrum in (
-        rng.normal(size=dim),
-        np.where(np.arange(dim) % 2, -0.5, 2.0),
-        np.zeros(dim),
-    ):
+    for spectrum in (rng.normal(size=dim), np.where(np.arange(dim) % 2, -0.5, 2.0), np.zeros(dim)):
         matrix = jnp.asarray((q * spectrum) @ q.T)
-        low, high = extremes(
-            lambda v: matrix @ v,  # noqa: B023
-            jnp.asarray(rng.normal(size=dim)),
-            50,
-        )
-        np.testing.assert_allclose(
-            [low, high], [spectrum.min(), spectrum.max()], atol=1e-8
-        )
+        low, high = extremes(lambda v: matrix @ v, jnp.asarray(rng.normal(size=dim)), 50)  # noqa: B023
+        np.testing.assert_allclose([low, high], [spectrum.min(), spectrum.max()], atol=1e-8)
     wide = jnp.asarray(np.linspace(-1, 3, dim))
     low, high = extremes(lambda v: wide * v, jnp.ones(dim), 20)
-    np.testing.assert_allclose(
-        [low, high], [wide.min(), wide.max()], atol=0.03
-    )
+    np.testing.assert_allclose([low, high], [wide.min(), wide.max()], atol=0.03)
 
 
 def test_a_minimiser_may_be_a_list():
     point = [0.5, -1.0, 2.0]
     listed, given = (
-        fedax.run(
-            fedax.FedAvg(), TASK, rounds=0, observe=[Optimum(form)]
-        ).metrics
+        fedax.run(fedax.FedAvg(), TASK, rounds=0, observe=[Optimum(form)]).metrics
         for form in (point, jnp.asarray(point))
     )
     assert {"distance", "optimum_gap", "optimum_variance"} <= set(listed)

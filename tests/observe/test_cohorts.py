@@ -1,6 +1,5 @@
-"""The last cohort, as observers see it, on every engine: weighted draws,
-second draws, everyone, nobody.
-"""
+"""The last cohort, as observers see it, on every engine: weighted draws, second draws, everyone,
+nobody."""
 
 import dataclasses
 
@@ -33,9 +32,7 @@ class Who(Observer):
 
     def __call__(self, view):
         cohort = view.cohort()
-        present = (
-            jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        )
+        present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         return {
             "who": jnp.zeros(view.task.train.clients, jnp.int32)
             .at[cohort.ids]
@@ -61,13 +58,7 @@ class Twice(fedax.Algorithm):
 
 
 def who(algorithm, engine, **options):
-    return fedax.run(
-        algorithm,
-        regression(),
-        observe=[Who()],
-        engine=engine(),
-        **OPTIONS | options,
-    )
+    return fedax.run(algorithm, regression(), observe=[Who()], engine=engine(), **OPTIONS | options)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -96,9 +87,7 @@ def test_feddane_trains_on_the_second_draw(engine):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_weighted_draw(engine, seed):
     """FedAWARE explores: nobody works twice before all have worked once."""
-    told = who(
-        fedax.FedAWARE(startup="explore"), engine, seed=seed, rounds=3
-    ).metrics["who"][1:]
+    told = who(fedax.FedAWARE(startup="explore"), engine, seed=seed, rounds=3).metrics["who"][1:]
     assert told[:2].sum(0).max() == 1
     assert (told.sum(0) >= 1).all()
 
@@ -107,47 +96,32 @@ def test_a_weighted_draw(engine, seed):
 def test_everyone_where_everyone_works(engine):
     """Whatever cohort the schedule has."""
     for algorithm in (fedax.LocalGD(), fedax.DSGD()):
-        assert who(algorithm, engine, rounds=1).metrics["who"].tolist() == [
-            [0] * 5,
-            [1] * 5,
-        ]
+        assert who(algorithm, engine, rounds=1).metrics["who"].tolist() == [[0] * 5, [1] * 5]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_replacement_and_nobody(engine):
-    drawn = fedax.Schedule(
-        cohort=4, sampling="proportional", steps=1, batch_size=4
-    )
+    drawn = fedax.Schedule(cohort=4, sampling="proportional", steps=1, batch_size=4)
     told = who(fedax.FedAvg(), engine, schedule=drawn).metrics["who"][1:]
     assert (told.sum(1) == 4).all()
     assert told.max() > 1
-    perhaps = fedax.Schedule(
-        cohort=1, sampling="poisson", steps=1, batch_size=4
-    )
-    history = who(
-        fedax.FedAvg(), engine, schedule=perhaps, rounds=12, observe_every=1
-    )
+    perhaps = fedax.Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4)
+    history = who(fedax.FedAvg(), engine, schedule=perhaps, rounds=12, observe_every=1)
     told = history.metrics["who"][1:].sum(1)
     assert 0 < (told == 0).sum() < 12
     assert np.array_equal(told == 0, history.bits.up == 0)
 
 
 def test_extremes_of_a_draw_with_replacement():
-    """A client that was drawn twice has two draws' weight in the mean, and
-    its share once.
-    """
+    """A client that was drawn twice has two draws' weight in the mean, and its share once."""
     with jax.enable_x64(False):
         task = regression((7, 20, 33, 4, 11))
         sizes = np.array([7, 20, 33, 4, 11])
         task = dataclasses.replace(
             task,
-            data=fedax.FederatedData.from_arrays(
-                task.data, test=[task.train[k] for k in range(5)]
-            ),
+            data=fedax.FederatedData.from_arrays(task.data, test=[task.train[k] for k in range(5)]),
         )
-        drawn = fedax.Schedule(
-            cohort=4, sampling="proportional", steps=1, batch_size=4
-        )
+        drawn = fedax.Schedule(cohort=4, sampling="proportional", steps=1, batch_size=4)
         metrics = fedax.run(
             fedax.FedAvg(),
             task,
@@ -160,11 +134,7 @@ def test_extremes_of_a_draw_with_replacement():
         smallest = int(np.argmin(np.where(times > 0, sizes, 99)))
         repeats += times[largest] > 1
         for name, k in (("largest", largest), ("smallest", smallest)):
-            assert metrics[f"weight_{name}"][t] == pytest.approx(
-                times[k] / 4, rel=1e-6
-            )
+            assert metrics[f"weight_{name}"][t] == pytest.approx(times[k] / 4, rel=1e-6)
             share = sizes[k] / sizes[times > 0].sum()
-            assert metrics[f"share_{name}"][t] == pytest.approx(
-                share, rel=1e-6
-            )
+            assert metrics[f"share_{name}"][t] == pytest.approx(share, rel=1e-6)
     assert repeats > 0

@@ -1,6 +1,5 @@
-"""Directions of metrics: stated where a score is defined, told where it is
-not, and never guessed from a name.
-"""
+"""Directions of metrics: stated where a score is defined, told where it is not, and never guessed
+from a name."""
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +19,12 @@ ONE = {
     "solver": fedax.SGD(0.5),
 }
 VALUES = st.lists(
-    st.floats(-5, 5, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]),
-    min_size=1,
-    max_size=6,
+    st.floats(-5, 5, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]), min_size=1, max_size=6
 )
 
 
 def line(**scores):
-    """Clients at 1 and 3; the model goes from 0 towards 2, so that the loss
-    falls and w rises.
-    """
+    """Clients at 1 and 3; the model goes from 0 towards 2, so that the loss falls and w rises."""
     some = [{"x": np.array([at]), "y": np.array([0])} for at in (1.0, 3.0)]
 
     def predict(w, examples):
@@ -63,15 +58,11 @@ WITH_RECALL = {"scores": {"recall": rising}}
         {"stop": [fedax.EarlyStopping("validation_mcc")]},
         {
             "keep_best": "validation_accuracy_error",
-            "observe": [
-                observe.SetMetric("accuracy_error", len, split="validation")
-            ],
+            "observe": [observe.SetMetric("accuracy_error", len, split="validation")],
         },
     ],
 )
-def test_a_metric_without_a_direction_is_refused_before_anything_runs(
-    options,
-):
+def test_a_metric_without_a_direction_is_refused_before_anything_runs(options):
     watch = {
         "observe": [
             observe.ValidationScore("recall"),
@@ -79,34 +70,17 @@ def test_a_metric_without_a_direction_is_refused_before_anything_runs(
         ]
     }
     with pytest.raises(InvalidInput, match=r"""mode="max" or mode="min\""""):
-        fedax.run(
-            fedax.FedAvg(),
-            line(**WITH_RECALL),
-            rounds=1,
-            **ONE | watch | options,
-        )
+        fedax.run(fedax.FedAvg(), line(**WITH_RECALL), rounds=1, **ONE | watch | options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["observer", "task"])
 @pytest.mark.parametrize("mode", ["max", "min"])
 def test_the_best_model_is_that_of_the_stated_direction(way, mode):
-    task = line(
-        **WITH_RECALL,
-        **({"modes": {"recall": mode}} if way == "task" else {}),
-    )
-    watch = [
-        observe.ValidationScore(
-            "recall", **({"mode": mode} if way == "observer" else {})
-        )
-    ]
+    task = line(**WITH_RECALL, **({"modes": {"recall": mode}} if way == "task" else {}))
+    watch = [observe.ValidationScore("recall", **({"mode": mode} if way == "observer" else {}))]
     history = fedax.run(
-        fedax.FedAvg(),
-        task,
-        rounds=4,
-        observe=watch,
-        keep_best="validation_recall",
-        **ONE,
+        fedax.FedAvg(), task, rounds=4, observe=watch, keep_best="validation_recall", **ONE
     )
     curve = history.metrics["validation_recall"]
     assert (
@@ -119,15 +93,10 @@ def test_the_best_model_is_that_of_the_stated_direction(way, mode):
 
 @pytest.mark.slow
 def test_early_stopping_follows_the_direction():
-    options = {
-        "stop": fedax.EarlyStopping("validation_recall", 2),
-        "rounds": 6,
-    } | ONE
+    options = {"stop": fedax.EarlyStopping("validation_recall", 2), "rounds": 6} | ONE
     for mode, end in {"max": 6, "min": 2}.items():
         watch = [observe.ValidationScore("recall", mode=mode)]
-        history = fedax.run(
-            fedax.FedAvg(), line(**WITH_RECALL), observe=watch, **options
-        )
+        history = fedax.run(fedax.FedAvg(), line(**WITH_RECALL), observe=watch, **options)
         assert len(history.bits.up) == end
 
 
@@ -164,9 +133,7 @@ def test_a_score_cannot_have_the_name_of_the_loss():
 
 @given(VALUES, st.sampled_from(["min", "max"]))
 @settings(max_examples=60, deadline=None)
-def test_nothing_that_is_not_finite_is_better_and_the_worst_is_finite(
-    values, mode
-):
+def test_nothing_that_is_not_finite_is_better_and_the_worst_is_finite(values, mode):
     best = None
     for value in values:
         if is_better(value, best, mode):

@@ -1,6 +1,4 @@
-"""Observers of users: what they return is checked, and mistakes name the
-observer.
-"""
+"""Observers of users: what they return is checked, and mistakes name the observer."""
 
 import jax
 import jax.numpy as jnp
@@ -57,53 +55,29 @@ class Late(observe.Observer):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (
-            Scalar,
-            r'^Scalar\.__call__, its result: got 1\.5; .* Write return \{"name": value\}\.',
-        ),
-        (
-            Nothing,
-            r"^Nothing\.__call__, its result: got None; allowed: a dict of metrics by name",
-        ),
-        (
-            Unnamed,
-            r"^Unnamed\.__call__, its result: got \{1: f64\[\]\}; allowed: a dict",
-        ),
+        (Scalar, r'^Scalar\.__call__, its result: got 1\.5; .* Write return \{"name": value\}\.'),
+        (Nothing, r"^Nothing\.__call__, its result: got None; allowed: a dict of metrics by name"),
+        (Unnamed, r"^Unnamed\.__call__, its result: got \{1: f64\[\]\}; allowed: a dict"),
         (
             Column,
             r"^run\(observe=...\): got 'lost'; allowed: names that no other metric has, nor a",
         ),
-        (
-            Late,
-            r"^Late\.on_host, its result: got .*; allowed: a dict of metrics by name",
-        ),
+        (Late, r"^Late\.on_host, its result: got .*; allowed: a dict of metrics by name"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_mistake_names_the_observer(kind, message, engine):
     with pytest.raises(InvalidInput, match=message):
-        fedax.run(
-            fedax.FedAvg(),
-            regression(),
-            observe=[kind()],
-            rounds=0,
-            engine=ENGINES[engine],
-        )
+        fedax.run(fedax.FedAvg(), regression(), observe=[kind()], rounds=0, engine=ENGINES[engine])
 
 
 def test_what_compiled_functions_cannot_do_names_the_observer():
     with pytest.raises(jax.errors.ConcretizationTypeError) as caught:
-        fedax.run(
-            fedax.FedAvg(), regression(), observe=[Converts()], rounds=0
-        )
-    assert caught.value.__notes__[0].startswith(
-        "Converts.__call__ is compiled"
-    )
+        fedax.run(fedax.FedAvg(), regression(), observe=[Converts()], rounds=0)
+    assert caught.value.__notes__[0].startswith("Converts.__call__ is compiled")
 
 
-@pytest.mark.parametrize(
-    "value", [3, np.float32(3), np.array(3.0), True, np.int64(3)]
-)
+@pytest.mark.parametrize("value", [3, np.float32(3), np.array(3.0), True, np.int64(3)])
 def test_numbers_of_any_kind_are_metrics(value, digits):
     metric = observe.SetMetric("a", lambda y, p: value)
     history = fedax.run(fedax.FedAvg(), digits, observe=[metric], rounds=0)
@@ -117,10 +91,5 @@ def test_numbers_of_jax_are_plain_fields():
     error = observe.CalibrationError(bins=jnp.int32(9))
     assert (error.bins, type(error.bins)) == (9, int)
     codec = fedax.codecs.TopK(jnp.float32(0.25))
-    assert (codec.fraction, hash(codec)) == (
-        0.25,
-        hash(fedax.codecs.TopK(0.25)),
-    )
-    assert fedax.SGD(0.1, momentum=np.array(0.5)) == fedax.SGD(
-        0.1, momentum=0.5
-    )
+    assert (codec.fraction, hash(codec)) == (0.25, hash(fedax.codecs.TopK(0.25)))
+    assert fedax.SGD(0.1, momentum=np.array(0.5)) == fedax.SGD(0.1, momentum=0.5)

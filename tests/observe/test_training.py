@@ -29,9 +29,8 @@ def run(rounds, engine=None, **options):
 
 
 def expected(w, cohort):
-    """Every minibatch counts alike, before its step; the batches of a client
-    are in the given order.
-    """
+    """Every minibatch counts alike, before its step; the batches of a client are in the given
+    order."""
     world = World()
     losses = []
     for k in cohort:
@@ -54,29 +53,18 @@ def test_every_minibatch_of_the_last_cohort_counts_alike(engine):
     seen = [np.nan]
     for cohort in world.cohorts()[:3]:
         w = np.average(
-            [world.sgd(k, w)[0] for k in cohort],
-            axis=0,
-            weights=[SIZES[k] for k in cohort],
+            [world.sgd(k, w)[0] for k in cohort], axis=0, weights=[SIZES[k] for k in cohort]
         )
         seen.append(expected(w, cohort))
-    np.testing.assert_allclose(
-        history.metrics["training_loss"], seen, rtol=1e-9
-    )
+    np.testing.assert_allclose(history.metrics["training_loss"], seen, rtol=1e-9)
 
 
 def test_it_is_lower_than_the_loss_of_the_global_model_where_clients_differ():
     data = [np.eye(5)[[k] * 8] for k in range(5)]
-    task = fedax.Task(
-        np.zeros(5), lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, data
-    )
+    task = fedax.Task(np.zeros(5), lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, data)
     watched = [fedax.observe.TrainingLoss(), fedax.observe.TrainLoss()]
     schedule = fedax.Schedule(cohort=3, epochs=4, batch_size=2)
     found = fedax.run(
-        fedax.FedAvg(),
-        task,
-        solver=fedax.SGD(0.3),
-        schedule=schedule,
-        rounds=4,
-        observe=watched,
+        fedax.FedAvg(), task, solver=fedax.SGD(0.3), schedule=schedule, rounds=4, observe=watched
     ).metrics
     assert np.all(found["training_loss"][1:] < 0.5 * found["train_loss"][1:])

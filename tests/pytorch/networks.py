@@ -10,16 +10,16 @@ nn = torch.nn
 
 def images(count, channels, size, seed=0):
     made = torch.Generator().manual_seed(seed)
-    return torch.randn(
-        count, channels, size, size, generator=made
-    ), torch.randint(0, 10, (count,), generator=made)
+    return torch.randn(count, channels, size, size, generator=made), torch.randint(
+        0, 10, (count,), generator=made
+    )
 
 
 def tokens(count, steps, seed=0):
     made = torch.Generator().manual_seed(seed)
-    return torch.randint(
-        0, 80, (count, steps), generator=made
-    ), torch.randint(0, 10, (count,), generator=made)
+    return torch.randint(0, 80, (count, steps), generator=made), torch.randint(
+        0, 10, (count,), generator=made
+    )
 
 
 def lenet():
@@ -32,24 +32,13 @@ def lenet():
         nn.MaxPool2d(2),
         nn.Flatten(),
     ]
-    dense = [
-        nn.Linear(400, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, 10),
-    ]
+    dense = [nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
     return nn.Sequential(*stages, *dense), *images(8, 3, 32)
 
 
 def mnist_cnn():
     first = [nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-    second = [
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-    ]
+    second = [nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()]
     return nn.Sequential(
         *first, *second, nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10)
     ), *images(4, 1, 28)
@@ -61,33 +50,21 @@ class Block(nn.Module):
         self.stride = outputs // inputs
         self.one = nn.Conv2d(inputs, outputs, 3, self.stride, 1, bias=False)
         self.two = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList(
-            [nn.GroupNorm(2, outputs), nn.GroupNorm(2, outputs)]
-        )
+        self.norms = nn.ModuleList([nn.GroupNorm(2, outputs), nn.GroupNorm(2, outputs)])
 
     def forward(self, x):
         h = self.norms[1](self.two(torch.relu(self.norms[0](self.one(x)))))
         if self.stride == 2:
-            x = nn.functional.pad(
-                x[:, :, ::2, ::2], (0, 0, 0, 0, 0, x.shape[1])
-            )
+            x = nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, x.shape[1]))
         return torch.relu(h + x)
 
 
 def resnet20():
     widths = [16] * 4 + [32] * 3 + [64] * 3
     blocks = [Block(a, b) for a, b in itertools.pairwise(widths)]
-    first = [
-        nn.Conv2d(3, 16, 3, 1, 1, bias=False),
-        nn.GroupNorm(2, 16),
-        nn.ReLU(),
-    ]
+    first = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(2, 16), nn.ReLU()]
     return nn.Sequential(
-        *first,
-        *blocks,
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(64, 10),
+        *first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
     ), *images(4, 3, 32)
 
 
@@ -98,9 +75,7 @@ class Normed(nn.Module):
         super().__init__()
         self.one = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.two = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList(
-            [nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)]
-        )
+        self.norms = nn.ModuleList([nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)])
         self.shortcut = nn.Sequential()
         if stride == 2:
             project = nn.Conv2d(inputs, outputs, 1, 2, bias=False)
@@ -112,18 +87,12 @@ class Normed(nn.Module):
 
 
 def resnet18():
-    stem = [
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-    ]
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     sizes = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
     sizes += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
     blocks = [Normed(*size) for size in sizes]
     pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
-    return nn.Sequential(
-        *stem, nn.MaxPool2d(3, 2, 1), *blocks, *pooled
-    ), *images(8, 3, 32)
+    return nn.Sequential(*stem, nn.MaxPool2d(3, 2, 1), *blocks, *pooled), *images(8, 3, 32)
 
 
 class Text(nn.Module):
@@ -142,9 +111,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(80, 16, padding_idx=0)
         self.places = nn.Parameter(torch.randn(12, 16))
-        layer = nn.TransformerEncoderLayer(
-            16, 2, 32, 0.0, "gelu", batch_first=True
-        )
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, "gelu", batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 2)
         self.last = nn.Linear(16, 10)
 

@@ -1,6 +1,4 @@
-"""What PyTorch computes beside the exported operators is refused, in 32 bits,
-as users meet it.
-"""
+"""What PyTorch computes beside the exported operators is refused, in 32 bits, as users meet it."""
 
 import random
 
@@ -86,75 +84,42 @@ def with_hook(register, hook):
 STOPS = {
     "detach": lambda: Net(lambda net, h: h.detach()),
     "no_grad": NoGradient,
-    "requires_grad": lambda: Net(
-        before=lambda net: net.trunk.requires_grad_(False)
-    ),
-    "straight_through": lambda: Net(
-        lambda net, h: h + (h.sign() - h).detach()
-    ),
+    "requires_grad": lambda: Net(before=lambda net: net.trunk.requires_grad_(False)),
+    "straight_through": lambda: Net(lambda net, h: h + (h.sign() - h).detach()),
     "reversal": lambda: Net(lambda net, h: Reversal.apply(h)),
     "function": lambda: Net(lambda net, h: Sign.apply(h)),
     "weight_hook": lambda: with_hook(
-        lambda net: net.trunk.weight.register_hook,
-        lambda gradient: gradient * (gradient > 0),
+        lambda net: net.trunk.weight.register_hook, lambda gradient: gradient * (gradient > 0)
     ),
     "module_hook": lambda: with_hook(
-        lambda net: net.head.register_full_backward_hook,
-        lambda net, x, y: (2 * x[0],),
+        lambda net: net.head.register_full_backward_hook, lambda net, x, y: (2 * x[0],)
     ),
-    "output_hook": lambda: Net(
-        lambda net, h: [h, h.register_hook(lambda g: 2 * g)][0]
-    ),
-    "spectral_norm": lambda: nn.Sequential(
-        spectral_norm(nn.Linear(4, 6)), nn.Linear(6, 3)
-    ),
+    "output_hook": lambda: Net(lambda net, h: [h, h.register_hook(lambda g: 2 * g)][0]),
+    "spectral_norm": lambda: nn.Sequential(spectral_norm(nn.Linear(4, 6)), nn.Linear(6, 3)),
 }
 DECISIONS = {
-    "python_draw": lambda: Net(
-        lambda net, h: h if random.random() < 0.5 else 0 * h
-    ),
-    "numpy_draw": lambda: Net(
-        lambda net, h: h if np.random.random() < 0.9 else 0 * h  # noqa: NPY002
-    ),
+    "python_draw": lambda: Net(lambda net, h: h if random.random() < 0.5 else 0 * h),
+    "numpy_draw": lambda: Net(lambda net, h: h if np.random.random() < 0.9 else 0 * h),  # noqa: NPY002
     "own_draw": lambda: Net(lambda net, h: h * OWN.random()),
     "counter": lambda: Net(lambda net, h: h / net.calls, count),
-    "large_batch": lambda: Net(
-        lambda net, h: h * (2.0 if h.shape[0] >= 16 else 1.0)
-    ),
-    "even_batch": lambda: Net(
-        lambda net, h: h * (2.0 if h.shape[0] % 2 else 1.0)
-    ),
-    "double": lambda: Net(
-        lambda net, h: (h.double() + 1e9).var(1, keepdim=True).float() * h
-    ),
+    "large_batch": lambda: Net(lambda net, h: h * (2.0 if h.shape[0] >= 16 else 1.0)),
+    "even_batch": lambda: Net(lambda net, h: h * (2.0 if h.shape[0] % 2 else 1.0)),
+    "double": lambda: Net(lambda net, h: (h.double() + 1e9).var(1, keepdim=True).float() * h),
     "hash": lambda: nn.Sequential(Hash(), nn.Embedding(97, 3), nn.Flatten()),
 }
 TAKEN = {
     "dropouts": lambda: nn.Sequential(
-        nn.Linear(4, 6),
-        nn.Dropout(0.3),
-        nn.AlphaDropout(0.3),
-        nn.BatchNorm1d(6),
-        nn.Linear(6, 3),
+        nn.Linear(4, 6), nn.Dropout(0.3), nn.AlphaDropout(0.3), nn.BatchNorm1d(6), nn.Linear(6, 3)
     ),
-    "functional_dropout": lambda: Net(
-        lambda net, h: functional.dropout(h, 0.4, net.training)
-    ),
+    "functional_dropout": lambda: Net(lambda net, h: functional.dropout(h, 0.4, net.training)),
     "transformer": lambda: nn.Sequential(
-        nn.Unflatten(1, (2, 2)),
-        nn.TransformerEncoderLayer(2, 1, 4),
-        nn.Flatten(),
+        nn.Unflatten(1, (2, 2)), nn.TransformerEncoderLayer(2, 1, 4), nn.Flatten()
     ),
     "lstm": lambda: nn.Sequential(
-        nn.Unflatten(1, (2, 2)),
-        Last(nn.LSTM(2, 3, 2, dropout=0.5, batch_first=True)),
+        nn.Unflatten(1, (2, 2)), Last(nn.LSTM(2, 3, 2, dropout=0.5, batch_first=True))
     ),
-    "weight_norm": lambda: nn.Sequential(
-        parametrizations.weight_norm(nn.Linear(4, 3))
-    ),
-    "logging_hook": lambda: with_hook(
-        lambda net: net.trunk.weight.register_hook, lambda g: None
-    ),
+    "weight_norm": lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 3))),
+    "logging_hook": lambda: with_hook(lambda net: net.trunk.weight.register_hook, lambda g: None),
 }
 
 
@@ -200,12 +165,7 @@ def test_modules_without_such_are_taken(name):
 
 def test_rows_that_an_embedding_lacks_end_the_run():
     for size in (50, 2000):
-        task = take(
-            lambda size=size: nn.Sequential(
-                nn.Embedding(size, 3), nn.Flatten()
-            ),
-            TOKENS,
-        )
+        task = take(lambda size=size: nn.Sequential(nn.Embedding(size, 3), nn.Flatten()), TOKENS)
         loss = task.loss(
             task.start(jax.random.key(0)),
             {"x": np.array([[-1, 0, 0, 0], [size, 0, 0, 0]])},

@@ -1,6 +1,4 @@
-"""Losses over ten steps of SGD are PyTorch's within 1e-5, in compiled
-programs of 32 bits.
-"""
+"""Losses over ten steps of SGD are PyTorch's within 1e-5, in compiled programs of 32 bits."""
 
 import copy
 
@@ -21,22 +19,16 @@ RATES = {lenet: 0.05, resnet18: 0.01, lstm: 0.1, transformer: 0.05}
 
 
 def cross_entropy(logits, examples):
-    return optax.softmax_cross_entropy_with_integer_labels(
-        logits, examples["y"]
-    )
+    return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
 
 
 def losses_in_torch(net, x, y, rate):
-    """Returns the losses in evaluation before the first step and after
-    each.
-    """
+    """Returns the losses in evaluation before the first step and after each."""
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     losses = []
     for step in range(STEPS + 1):
         with torch.no_grad():
-            losses.append(
-                float(nn.functional.cross_entropy(net.eval()(x), y))
-            )
+            losses.append(float(nn.functional.cross_entropy(net.eval()(x), y)))
         if step < STEPS:
             optimizer.zero_grad()
             nn.functional.cross_entropy(net.train()(x), y).backward()
@@ -51,9 +43,7 @@ def test_losses_over_ten_steps_are_those_of_pytorch(make):
     net, x, y = make()
     with jax.enable_x64(False):
         model = fedax.models.torch(net, x)
-        task = fedax.from_model(
-            model, cross_entropy, [{"x": x.numpy(), "y": y.numpy()}]
-        )
+        task = fedax.from_model(model, cross_entropy, [{"x": x.numpy(), "y": y.numpy()}])
         history = fedax.run(
             fedax.FedAvg(),
             task,
@@ -65,6 +55,4 @@ def test_losses_over_ten_steps_are_those_of_pytorch(make):
         )
     expected = losses_in_torch(copy.deepcopy(net), x, y, RATES[make])
     assert expected[-1] < expected[0] - 0.01
-    np.testing.assert_allclose(
-        history.metrics["train_loss"], expected, rtol=0, atol=1e-5
-    )
+    np.testing.assert_allclose(history.metrics["train_loss"], expected, rtol=0, atol=1e-5)

@@ -22,25 +22,18 @@ FULL = fedax.Schedule(steps=1, batch_size="full")
 
 
 def cross_entropy(logits, examples):
-    return optax.softmax_cross_entropy_with_integer_labels(
-        logits, examples["y"]
-    )
+    return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
 
 
 def make_task(net, clients, loss=cross_entropy, **options):
-    """Makes the task of a module, which is exported for the first client's
-    examples.
-    """
+    """Makes the task of a module, which is exported for the first client's examples."""
     first = clients[0] if isinstance(clients[0], dict) else {"x": clients[0]}
-    return fedax.from_model(
-        fedax.models.torch(net, first["x"]), loss, clients, **options
-    )
+    return fedax.from_model(fedax.models.torch(net, first["x"]), loss, clients, **options)
 
 
 def double(make):
-    """Makes a network and its examples in double precision, with which 20
-    steps agree to rounding.
-    """
+    """Makes a network and its examples in double precision, with which 20 steps agree to
+    rounding."""
     torch.manual_seed(0)
     net, x, y = make()
     return net.double(), x if x.dtype == torch.int64 else x.double(), y
@@ -66,9 +59,7 @@ def run(task, rounds=STEPS, **options):
         "observe": [fedax.observe.TrainLoss()],
         "observe_every": 1,
     }
-    return fedax.run(
-        fedax.FedAvg(), task, rounds=rounds, **(defaults | options)
-    )
+    return fedax.run(fedax.FedAvg(), task, rounds=rounds, **(defaults | options))
 
 
 @pytest.mark.slow
@@ -76,19 +67,12 @@ def run(task, rounds=STEPS, **options):
 def test_losses_are_those_of_torch_over_20_steps_and_weights_go_back(make):
     net, x, y = double(make)
     history = run(make_task(net, [{"x": x, "y": y}]))
-    start = {
-        name: tensor.clone() for name, tensor in net.state_dict().items()
-    }
+    start = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     found = history.state_dict()
-    assert all(
-        torch.equal(start[name], tensor)
-        for name, tensor in net.state_dict().items()
-    )
+    assert all(torch.equal(start[name], tensor) for name, tensor in net.state_dict().items())
     losses = train_in_torch(net, x, y)
     assert losses[-1] < losses[0] - 0.05
-    np.testing.assert_allclose(
-        history.metrics["train_loss"], losses, atol=1e-9
-    )
+    np.testing.assert_allclose(history.metrics["train_loss"], losses, atol=1e-9)
     assert all(
         torch.allclose(tensor, found[name], rtol=0, atol=1e-9)
         for name, tensor in net.state_dict().items()
@@ -98,15 +82,8 @@ def test_losses_are_those_of_torch_over_20_steps_and_weights_go_back(make):
 
 def test_batch_statistics_are_the_state_and_short_minibatches_are_filled_again():
     def normed():
-        first = [
-            nn.Conv2d(1, 4, 3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-        ]
-        return nn.Sequential(
-            *first, nn.Linear(144, 10), nn.BatchNorm1d(10)
-        ), *images(7, 1, 8)
+        first = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()]
+        return nn.Sequential(*first, nn.Linear(144, 10), nn.BatchNorm1d(10)), *images(7, 1, 8)
 
     net, x, y = double(normed)
     task = make_task(net, [{"x": x, "y": y}])
@@ -117,11 +94,7 @@ def test_batch_statistics_are_the_state_and_short_minibatches_are_filled_again()
         "5.running_var",
     ]
     # the second minibatch is short: the first example comes again
-    history = run(
-        task,
-        rounds=1,
-        schedule=fedax.Schedule(epochs=1, batch_size=4, order="given"),
-    )
+    history = run(task, rounds=1, schedule=fedax.Schedule(epochs=1, batch_size=4, order="given"))
     found = history.state_dict()
     optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
     for rows in ([0, 1, 2, 3], [4, 5, 6, 0]):
@@ -130,21 +103,15 @@ def test_batch_statistics_are_the_state_and_short_minibatches_are_filled_again()
         optimizer.step()
     for name, tensor in net.state_dict().items():
         if not name.endswith("num_batches_tracked"):
-            np.testing.assert_allclose(
-                found[name], tensor, atol=1e-10, err_msg=name
-            )
+            np.testing.assert_allclose(found[name], tensor, atol=1e-10, err_msg=name)
     with torch.no_grad():
         loss = float(nn.functional.cross_entropy(net.eval()(x), y))
-    np.testing.assert_allclose(
-        history.metrics["train_loss"][-1], loss, atol=1e-10
-    )
+    np.testing.assert_allclose(history.metrics["train_loss"][-1], loss, atol=1e-10)
 
 
 def test_statistics_that_clients_keep_go_back_as_their_mean():
     def normed():
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10)
-        ), *images(8, 1, 2)
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10)), *images(8, 1, 2)
 
     net, x, y = double(normed)
     clients = [{"x": x[:4], "y": y[:4]}, {"x": x[4:], "y": y[4:]}]
@@ -152,28 +119,19 @@ def test_statistics_that_clients_keep_go_back_as_their_mean():
     with torch.no_grad():
         means = [net[1](part["x"].flatten(1)).mean(0) for part in clients]
     np.testing.assert_allclose(
-        history.state_dict()["2.running_mean"],
-        0.05 * (means[0] + means[1]),
-        atol=1e-12,
+        history.state_dict()["2.running_mean"], 0.05 * (means[0] + means[1]), atol=1e-12
     )
 
 
 def test_dropout_draws_in_training_alone():
-    net = nn.Sequential(
-        nn.Dropout(0.25), nn.Linear(3, 3, bias=False)
-    ).double()
+    net = nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 3, bias=False)).double()
     x = np.ones((1000, 3))
     with torch.no_grad():
         net[1].weight.copy_(torch.eye(3))
     task = make_task(net, [x], lambda z, e: z.sum(1))
     params = task.start(jax.random.key(0))
-    one, two = (
-        np.asarray(task.loss(params, {"x": x}, key=jax.random.key(k)))
-        for k in (0, 1)
-    )
-    np.testing.assert_allclose(
-        np.asarray(task.loss(params, {"x": x}, key=None)), 3.0
-    )
+    one, two = (np.asarray(task.loss(params, {"x": x}, key=jax.random.key(k))) for k in (0, 1))
+    np.testing.assert_allclose(np.asarray(task.loss(params, {"x": x}, key=None)), 3.0)
     assert (one != two).any()
     assert set(np.round(one * 0.75).astype(int)) <= {0, 1, 2, 3}
     assert abs(one.mean() - 3) < 0.1
@@ -183,46 +141,32 @@ def test_dropout_draws_in_training_alone():
 def test_dropout_of_channels_draws_for_each_example_and_channel(axes):
     layer = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)[axes - 1]
     size = 2**axes
-    net = nn.Sequential(
-        layer(0.25), nn.Flatten(), nn.Linear(3 * size, 1, bias=False)
-    ).double()
+    net = nn.Sequential(layer(0.25), nn.Flatten(), nn.Linear(3 * size, 1, bias=False)).double()
     with torch.no_grad():
         net[2].weight.copy_(2.0 ** torch.arange(3 * size))
     x = np.ones((400, 3, *(2,) * axes))
     task = make_task(net, [x], lambda z, e: z[:, 0])
     params = task.start(jax.random.key(0))
-    found = (
-        np.asarray(task.loss(params, {"x": x}, key=jax.random.key(0))) * 0.75
-    )
+    found = np.asarray(task.loss(params, {"x": x}, key=jax.random.key(0))) * 0.75
     # the bits of an output are the inputs that were kept
     kept = (np.rint(found).astype(int)[:, None] >> np.arange(3 * size)) & 1
     kept = kept.reshape(400, 3, size)
     assert (kept == kept[:, :, :1]).all()
     assert abs(kept.mean() - 0.75) < 0.05
     assert len(np.unique(kept[:, :, 0], axis=0)) == 8
-    np.testing.assert_array_equal(
-        task.loss(params, {"x": x}, key=None), 2.0 ** (3 * size) - 1
-    )
+    np.testing.assert_array_equal(task.loss(params, {"x": x}, key=None), 2.0 ** (3 * size) - 1)
 
 
 def test_alpha_dropout_has_the_two_values_of_torch():
-    net = nn.Sequential(
-        nn.AlphaDropout(0.25), nn.Linear(1, 1, bias=False)
-    ).double()
+    net = nn.Sequential(nn.AlphaDropout(0.25), nn.Linear(1, 1, bias=False)).double()
     with torch.no_grad():
         net[1].weight.fill_(1)
     x = np.ones((1000, 1))
     task = make_task(net, [x], lambda z, e: z[:, 0])
-    found = task.loss(
-        task.start(jax.random.key(0)), {"x": x}, key=jax.random.key(0)
-    )
+    found = task.loss(task.start(jax.random.key(0)), {"x": x}, key=jax.random.key(0))
     with torch.no_grad():
-        expected = net.train()(
-            torch.ones((1000, 1), dtype=torch.float64)
-        ).numpy()
-    np.testing.assert_allclose(
-        np.unique(found), np.unique(expected), rtol=1e-6
-    )
+        expected = net.train()(torch.ones((1000, 1), dtype=torch.float64)).numpy()
+    np.testing.assert_allclose(np.unique(found), np.unique(expected), rtol=1e-6)
     assert abs(np.mean(found) - expected.mean()) < 0.2
 
 
@@ -243,28 +187,18 @@ def test_parameters_keep_names_ties_and_what_is_not_trained():
     x = torch.arange(12).reshape(4, 3) % 6
     y = torch.arange(4)
     history = run(make_task(net, [{"x": x, "y": y}]), 3)
-    assert sorted(history.params) == [
-        "base.bias",
-        "base.weight",
-        "tokens.weight",
-    ]
+    assert sorted(history.params) == ["base.bias", "base.weight", "tokens.weight"]
     other = copy.deepcopy(net)
     other.load_state_dict(history.state_dict(), strict=False)
     found = other.state_dict()
-    optimizer = torch.optim.SGD(
-        [p for p in net.parameters() if p.requires_grad], lr=RATE
-    )
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=RATE)
     for _ in range(3):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
     for name, tensor in net.state_dict().items():
-        np.testing.assert_allclose(
-            found[name], tensor, atol=1e-12, err_msg=name
-        )
-    with pytest.raises(
-        fedax.FedaxError, match="at least one real array to train"
-    ):
+        np.testing.assert_allclose(found[name], tensor, atol=1e-12, err_msg=name)
+    with pytest.raises(fedax.FedaxError, match="at least one real array to train"):
         make_task(net, [{"x": x, "y": y}], frozen="tokens")
 
 
@@ -278,36 +212,25 @@ def test_statistics_are_in_saved_models_and_start_further_runs(tmp_path):
     history = run(task, 2)
     history.save(path)
     net.load_state_dict(safetensors.load_file(path), strict=False)
-    np.testing.assert_array_equal(
-        net[2].running_mean, history.model_state["2.running_mean"]
-    )
+    np.testing.assert_array_equal(net[2].running_mean, history.model_state["2.running_mean"])
     for params in (history, path, net.state_dict()):
         again = run(task, 0, params=params)
-        assert (
-            again.metrics["train_loss"][0]
-            == history.metrics["train_loss"][-1]
-        )
+        assert again.metrics["train_loss"][0] == history.metrics["train_loss"][-1]
     with pytest.warns(UserWarning, match="without the model's state"):
         run(task, 0, params=history.params)
 
 
 def test_merged_adapters_go_back_into_the_module_with_its_statistics():
-    net = nn.Sequential(
-        nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10)
-    ).double()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10)).double()
     x, y = images(8, 1, 2)
     task = make_task(net, [{"x": x, "y": y}])
     history = run(fedax.lora(task, 2, targets="1.weight"), 2)
     tensors = history.state_dict()
-    np.testing.assert_array_equal(
-        tensors["1.weight"], history.params.merged()["1.weight"]
-    )
+    np.testing.assert_array_equal(tensors["1.weight"], history.params.merged()["1.weight"])
     net.load_state_dict(tensors, strict=False)
     with torch.no_grad():
         outputs = torch.softmax(net.eval()(x.double()), 1)
-    np.testing.assert_allclose(
-        outputs, history.predict(x.numpy()), rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(outputs, history.predict(x.numpy()), rtol=0, atol=1e-12)
 
 
 def test_several_arguments_are_a_tuple():
@@ -325,9 +248,7 @@ def test_several_arguments_are_a_tuple():
     model = fedax.models.torch(net, (x[:, :3], x))
     clients = [{"a": x[:, :3], "b": x, "y": torch.arange(6)}]
     task = fedax.from_model(model, cross_entropy, clients, inputs=("a", "b"))
-    expected = nn.functional.cross_entropy(
-        net(x[:, :3], x), torch.arange(6)
-    ).item()
+    expected = nn.functional.cross_entropy(net(x[:, :3], x), torch.arange(6)).item()
     losses = run(task, 0).metrics["train_loss"]
     np.testing.assert_allclose(losses[0], expected, rtol=1e-5)
 
@@ -388,27 +309,19 @@ def net(features, classes):
 """
 
 
-def test_a_function_of_a_file_makes_the_model_of_a_classification_task(
-    tmp_path,
-):
+def test_a_function_of_a_file_makes_the_model_of_a_classification_task(tmp_path):
     """With the same weights whenever it is made."""
     (tmp_path / "net.py").write_text(CLASS)
     name = f"{tmp_path / 'net.py'}:net"
-    one, two = (
-        fedax.task("synthetic", clients=3, model=name) for _ in range(2)
-    )
-    weights = [
-        task.start(jax.random.key(0))["layer.weight"] for task in (one, two)
-    ]
+    one, two = (fedax.task("synthetic", clients=3, model=name) for _ in range(2))
+    weights = [task.start(jax.random.key(0))["layer.weight"] for task in (one, two)]
     np.testing.assert_array_equal(*weights)
     assert one.loss.shape(one.train.arrays) == (3, 10)
 
 
 @pytest.mark.slow
 def test_the_tutorial_runs(capsys):
-    space = runpy.run_path(
-        str(ROOT / "docs" / "tutorials" / "from-pytorch.py")
-    )
+    space = runpy.run_path(str(ROOT / "docs" / "tutorials" / "from-pytorch.py"))
     accuracy = space["history"].metrics["test_accuracy"][-1]
     assert accuracy > 0.3
     assert abs(float(capsys.readouterr().out.split()[-1]) - accuracy) < 0.01

@@ -1,6 +1,5 @@
-"""PyTorch's operators where their formulas have no derivative; without
-PyTorch, whose gradients are written out.
-"""
+"""PyTorch's operators where their formulas have no derivative; without PyTorch, whose gradients
+are written out."""
 
 import jax
 import jax.numpy as jnp
@@ -12,19 +11,14 @@ from fedax.models.torch_modules.operators import OPERATORS
 
 @pytest.fixture(autouse=True)
 def _as_exported_programs_run():
-    with (
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-    ):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
 ROOTS = {
     "norm": lambda x: OPERATORS["linalg_vector_norm"](x, 2, [1]),
     "norm of order 3": lambda x: OPERATORS["linalg_vector_norm"](x, 3, [1]),
-    "norm of order 1/2": lambda x: OPERATORS["linalg_vector_norm"](
-        x, 0.5, [1]
-    ),
+    "norm of order 1/2": lambda x: OPERATORS["linalg_vector_norm"](x, 0.5, [1]),
     "std": lambda x: OPERATORS["std"](x, [1], correction=1),
 }
 
@@ -55,34 +49,20 @@ def test_a_normalized_row_of_zeros_has_a_finite_gradient():
         return x / OPERATORS["clamp"](norm, 1e-12)
 
     x = jnp.zeros((1, 3), jnp.float32)
-    gradient = jax.grad(
-        lambda x: (normalize(x) * jnp.arange(3.0, dtype=x.dtype)).sum()
-    )(x)
+    gradient = jax.grad(lambda x: (normalize(x) * jnp.arange(3.0, dtype=x.dtype)).sum())(x)
     np.testing.assert_allclose(gradient, [[0.0, 1e12, 2e12]], rtol=1e-6)
 
 
 BORDERS = {
     "clamp(min=0)": (lambda x: OPERATORS["clamp"](x, 0), [0.0], [1.0]),
     "clamp(max=2)": (lambda x: OPERATORS["clamp"](x, max=2), [2.0], [1.0]),
-    "clamp": (
-        lambda x: OPERATORS["clamp"](x, -1, 1),
-        [-2, -1, 0, 1, 2],
-        [0, 1, 1, 1, 0],
-    ),
+    "clamp": (lambda x: OPERATORS["clamp"](x, -1, 1), [-2, -1, 0, 1, 2], [0, 1, 1, 1, 0]),
     "hardtanh": (OPERATORS["hardtanh"], [-2, -1, 0, 1, 2], [0, 0, 1, 0, 0]),
-    "relu6": (
-        lambda x: OPERATORS["hardtanh"](x, 0, 6),
-        [-1, 0, 3, 6, 7],
-        [0, 0, 1, 0, 0],
-    ),
+    "relu6": (lambda x: OPERATORS["hardtanh"](x, 0, 6), [-1, 0, 3, 6, 7], [0, 0, 1, 0, 0]),
     "hardsigmoid": (OPERATORS["hardsigmoid"], [-3, 0, 3], [0, 1 / 6, 0]),
     "hardswish": (OPERATORS["hardswish"], [-3, 0, 3], [0, 0.5, 1]),
     "elu": (lambda x: OPERATORS["elu"](x, 2.0), [0.0, 1.0], [2.0, 1.0]),
-    "softplus": (
-        lambda x: OPERATORS["softplus"](x, 1.0, 2.0),
-        [2.0],
-        [0.880797],
-    ),
+    "softplus": (lambda x: OPERATORS["softplus"](x, 1.0, 2.0), [2.0], [0.880797]),
 }
 
 
@@ -90,6 +70,4 @@ BORDERS = {
 def test_borders_have_the_gradient_of_pytorch(name):
     function, points, expected = BORDERS[name]
     x = jnp.array(points, jnp.float32)
-    np.testing.assert_allclose(
-        jax.grad(lambda x: function(x).sum())(x), expected, rtol=1e-6
-    )
+    np.testing.assert_allclose(jax.grad(lambda x: function(x).sum())(x), expected, rtol=1e-6)

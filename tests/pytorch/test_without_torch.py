@@ -18,22 +18,14 @@ except ImportError as error:
 
 @pytest.mark.slow
 def test_the_adapter_says_what_it_needs():
-    done = subprocess.run(
-        [sys.executable, "-c", CODE],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
     assert "import of torch halted" in done.stdout, done.stderr
 
 
 @pytest.mark.slow
 def test_nothing_else_imports_torch():
-    code = "import sys, fedax, fedax.cli.main, fedax.tasks; fedax.task; print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
+    code = (
+        "import sys, fedax, fedax.cli.main, fedax.tasks; fedax.task; print('torch' in sys.modules)"
     )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "False", done.stderr

@@ -1,6 +1,4 @@
-"""Tables of methods: paired tests against the best, forms, figures of runs in
-Python.
-"""
+"""Tables of methods: paired tests against the best, forms, figures of runs in Python."""
 
 import csv
 import dataclasses
@@ -39,11 +37,7 @@ BEST = 0.8 + 0.01 * COMMON
 LEVEL_ = 0.799 + 0.01 * COMMON[::-1]
 WORSE = 0.7 + 0.01 * COMMON + 0.001 * RNG.normal(size=6)
 RISEN = {"train_loss": np.array([2.0, 1.0, 3.0])}
-RECORDS = [
-    *runs("Best_1", BEST),
-    *runs("Level", LEVEL_),
-    *runs("Worse", WORSE),
-]
+RECORDS = [*runs("Best_1", BEST), *runs("Level", LEVEL_), *runs("Worse", WORSE)]
 
 
 def rows_of(records, metric):
@@ -59,51 +53,28 @@ def table(records, form="text", reads=None, metrics=None):
 def test_tests_are_paired_and_corrected():
     rows = rows_of(RECORDS, "test_accuracy")
     assert {row["column"] for row in rows.values()} == {"Test accuracy (%)"}
-    assert [rows[label]["top"] for label in ("Best_1", "Level", "Worse")] == [
-        True,
-        True,
-        False,
-    ]
+    assert [rows[label]["top"] for label in ("Best_1", "Level", "Worse")] == [True, True, False]
     assert rows["Best_1"]["mean"] == pytest.approx(100 * BEST.mean())
-    assert rows["Best_1"]["deviation"] == pytest.approx(
-        100 * BEST.std(ddof=1)
-    )
-    raw = [
-        effect_of(100 * (BEST - other), "seeds").ahead
-        for other in (LEVEL_, WORSE)
-    ]
-    assert [
-        rows[label]["p"] for label in ("Level", "Worse")
-    ] == pytest.approx(holm(raw))
-    assert rows["Worse"]["difference"] == pytest.approx(
-        100 * (BEST - WORSE).mean()
-    )
+    assert rows["Best_1"]["deviation"] == pytest.approx(100 * BEST.std(ddof=1))
+    raw = [effect_of(100 * (BEST - other), "seeds").ahead for other in (LEVEL_, WORSE)]
+    assert [rows[label]["p"] for label in ("Level", "Worse")] == pytest.approx(holm(raw))
+    assert rows["Worse"]["difference"] == pytest.approx(100 * (BEST - WORSE).mean())
 
 
 def test_a_method_that_diverged_keeps_its_values_and_is_not_marked():
     """It ended above its first loss, with the best accuracy."""
-    risen = [
-        dataclasses.replace(run, metrics=run.metrics | RISEN)
-        for run in runs("Risen", BEST)
-    ]
+    risen = [dataclasses.replace(run, metrics=run.metrics | RISEN) for run in runs("Risen", BEST)]
     others = [*runs("Level", LEVEL_), *runs("Worse", WORSE)]
     rows = rows_of([*risen, *others], "test_accuracy")
     assert rows["Risen"]["mean"] == pytest.approx(100 * BEST.mean())
     assert [row["top"] for row in rows.values()] == [False, True, False]
     about = describe_methods(risen)["Risen"]
-    assert (about["outcome"], about["ok"]) == (
-        "diverged: above its initial loss",
-        False,
-    )
+    assert (about["outcome"], about["ok"]) == ("diverged: above its initial loss", False)
 
 
 def test_latex_has_booktabs_and_marks():
     lines = table(RECORDS, "latex", metrics=["test_accuracy"]).splitlines()
-    assert lines[1:4] == [
-        r"\begin{tabular}{lr}",
-        r"\toprule",
-        r"Algorithm & Test accuracy (\%) \\",
-    ]
+    assert lines[1:4] == [r"\begin{tabular}{lr}", r"\toprule", r"Algorithm & Test accuracy (\%) \\"]
     assert lines[5].startswith(r"Best\_1 & $\mathbf{80.")
     assert r" \pm " in lines[5]
     assert r"\mathbf" in lines[6]
@@ -124,8 +95,7 @@ def test_csv_names_units():
     worse = next(
         row
         for row in rows
-        if (row["algorithm"], row["column (unit)"])
-        == ("Worse", "Test accuracy (%)")
+        if (row["algorithm"], row["column (unit)"]) == ("Worse", "Test accuracy (%)")
     )
     assert float(worse["mean"]) == pytest.approx(100 * WORSE.mean(), rel=1e-6)
     assert worse["best"] == "0"
@@ -143,17 +113,10 @@ def test_the_command(tmp_path):
     assert "\\toprule" in call("latex").output
     assert "Worse" in call("text").output
     assert call("csv", "--out", str(tmp_path / "a.csv")).exit_code == 0
-    assert (
-        (tmp_path / "a.csv")
-        .read_text()
-        .startswith("table,algorithm,column (unit)")
-    )
+    assert (tmp_path / "a.csv").read_text().startswith("table,algorithm,column (unit)")
     assert "exclude each other" in call("csv", "--figures", "pdf").output
     assert "Did you mean 'latex'" in call("latec").output
-    assert (
-        "Did you mean 'test_accuracy'"
-        in call("text", "--metric", "test_acuracy").output
-    )
+    assert "Did you mean 'test_accuracy'" in call("text", "--metric", "test_acuracy").output
 
 
 def test_scores_named_after_accuracy_are_no_percentages():
@@ -164,35 +127,17 @@ def test_scores_named_after_accuracy_are_no_percentages():
         0.0,
         square,
         fedax.FederatedData.from_arrays(
-            [np.arange(3.0), np.arange(4.0)],
-            test=[np.arange(3.0), np.ones(2)],
+            [np.arange(3.0), np.arange(4.0)], test=[np.arange(3.0), np.ones(2)]
         ),
-        scores={
-            "accuracy_loss": square,
-            "accuracy": lambda w, x: (x > w).astype(float),
-        },
+        scores={"accuracy_loss": square, "accuracy": lambda w, x: (x > w).astype(float)},
         modes={"accuracy_loss": "min"},
     )
     observe = [fedax.observe.CentralScore(score) for score in task.scores]
     history = fedax.run(fedax.FedAvg(), task, rounds=2, observe=observe)
     head, row = str(fedax.table({"FedAvg": [history]})).splitlines()[1:3]
-    assert head.split("  ")[-2:] == [
-        "Test accuracy (%)",
-        "Test accuracy loss",
-    ]
-    assert float(row.split()[-1]) == pytest.approx(
-        history.last("test_accuracy_loss"), rel=0.01
-    )
+    assert head.split("  ")[-2:] == ["Test accuracy (%)", "Test accuracy loss"]
+    assert float(row.split()[-1]) == pytest.approx(history.last("test_accuracy_loss"), rel=0.01)
     frame = history.to_pandas()
-    heads = [
-        "round",
-        "seconds",
-        "bits",
-        "test_accuracy (fraction)",
-        "test_accuracy_loss",
-    ]
+    heads = ["round", "seconds", "bits", "test_accuracy (fraction)", "test_accuracy_loss"]
     assert [*frame] == heads
-    assert (
-        frame["test_accuracy_loss"].tolist()
-        == history.metrics["test_accuracy_loss"].tolist()
-    )
+    assert frame["test_accuracy_loss"].tolist() == history.metrics["test_accuracy_loss"].tolist()

@@ -8,15 +8,11 @@ from fedax.results.record import Record
 
 
 def records():
-    """Runs of partial participation on unequal clients, one of which has a
-    clock.
-    """
+    """Runs of partial participation on unequal clients, one of which has a clock."""
     task = fedax.task("synthetic", clients=4)
     options = {"rounds": 4, "schedule": fedax.Schedule(cohort=2, steps=1)}
     plain = fedax.run(fedax.FedAvg(), task, seed=1, **options)
-    timed = fedax.run(
-        fedax.FedProx(mu=0.1), task, clock=fedax.Clock(), **options
-    )
+    timed = fedax.run(fedax.FedProx(mu=0.1), task, clock=fedax.Clock(), **options)
     return [
         Record.of(plain, task="T", label="FedAvg", seed=1, draw=3),
         Record.of(timed, task="T", label="FedProx", seed=0, gradients=2.0),
@@ -40,7 +36,5 @@ def test_a_row_for_each_observation():
     assert first[["hours", "joules", "gradients"]].isna().all(axis=None)
     np.testing.assert_allclose(second["hours"] * 3600, runs[1].time)
     assert second["gradients"].tolist() == (2.0 * runs[1].rounds).tolist()
-    assert list(curves_frame(runs, ["train_loss"]).columns[-1:]) == [
-        "train_loss"
-    ]
+    assert list(curves_frame(runs, ["train_loss"]).columns[-1:]) == ["train_loss"]
     assert len(curves_frame([])) == 0

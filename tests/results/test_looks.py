@@ -6,22 +6,11 @@ from hypothesis import strategies as st
 
 from fedax.results.looks import choose_looks
 
-METHODS = [
-    "FedAvg",
-    "FedProx",
-    "SCAFFOLD",
-    "q-FedAvg",
-    "FedBC",
-    "FedDANE",
-    "FedYogi",
-    "FedNova",
-]
+METHODS = ["FedAvg", "FedProx", "SCAFFOLD", "q-FedAvg", "FedBC", "FedDANE", "FedYogi", "FedNova"]
 FORMS = ["", " as released", " as written", ", K = 5", " at 0.01"]
 labels = st.lists(
     st.one_of(
-        st.builds(
-            "{}{}".format, st.sampled_from(METHODS), st.sampled_from(FORMS)
-        ),
+        st.builds("{}{}".format, st.sampled_from(METHODS), st.sampled_from(FORMS)),
         st.text(min_size=1, max_size=6),
     ),
     min_size=1,
@@ -31,9 +20,7 @@ labels = st.lists(
 
 
 def shown(look):
-    return tuple(
-        look.options[name] for name in ("color", "linestyle", "marker")
-    )
+    return tuple(look.options[name] for name in ("color", "linestyle", "marker"))
 
 
 @given(labels)

@@ -1,6 +1,4 @@
-"""Means over runs of unequal length, and over runs that diverged, wherever
-they are formed.
-"""
+"""Means over runs of unequal length, and over runs that diverged, wherever they are formed."""
 
 import numpy as np
 import pytest
@@ -23,9 +21,7 @@ LOST = Outcome("diverged", 2)
 OK = Outcome()
 
 
-def run(
-    label="A", seed=0, rounds=30, outcome=OK, start=0.1, end=0.9, every=1
-):
+def run(label="A", seed=0, rounds=30, outcome=OK, start=0.1, end=0.9, every=1):
     """An accuracy that rises in a line over 30 rounds, cut after some."""
     t = np.arange(0, rounds + 1, every)
     values = start + (end - start) * t / 30
@@ -35,43 +31,24 @@ def run(
 
 def mean(runs, metric="test_accuracy", worst=np.nan, x="seconds"):
     frame = curves_frame(runs)
-    return mean_curve(
-        frame.assign(x=frame[x], value=frame[metric], worst=worst)
-    )
+    return mean_curve(frame.assign(x=frame[x], value=frame[metric], worst=worst))
 
 
 def test_seeds_that_ended_at_30_30_and_3_rounds():
-    runs = [
-        run(seed=0),
-        run(seed=1, end=0.7),
-        run(seed=2, rounds=3, outcome=LOST),
-    ]
+    runs = [run(seed=0), run(seed=1, end=0.7), run(seed=2, rounds=3, outcome=LOST)]
     found = mean(runs, worst=0.1)
     assert found.index.tolist() == list(range(31))
     values = [each.metrics["test_accuracy"] for each in runs]
-    np.testing.assert_allclose(
-        found["mean"][:4], np.mean([each[:4] for each in values], axis=0)
-    )
-    np.testing.assert_allclose(
-        found["mean"][4:], (values[0] + values[1] + 0.1)[4:] / 3
-    )
+    np.testing.assert_allclose(found["mean"][:4], np.mean([each[:4] for each in values], axis=0))
+    np.testing.assert_allclose(found["mean"][4:], (values[0] + values[1] + 0.1)[4:] / 3)
     np.testing.assert_allclose(found["x"], found.index * 0.5)
     assert "the 1 that diverged count" in describe_early_ends(runs)
-    assert mean(runs)["mean"][4:].isna().all(), (
-        "a metric without a direction has no worst value"
-    )
+    assert mean(runs)["mean"][4:].isna().all(), "a metric without a direction has no worst value"
     assert mean(runs[2:], worst=0.1)["mean"].tolist() == values[2].tolist()
 
 
 def test_bands_are_deviations_within_the_range_of_the_values():
-    values = np.array(
-        [
-            [1.0, 1.0, -1.0],
-            [2.0, 1.0, -1.0],
-            [3.0, 10.0, -10.0],
-            [2.0, 4.0, -4.0],
-        ]
-    )
+    values = np.array([[1.0, 1.0, -1.0], [2.0, 1.0, -1.0], [3.0, 10.0, -10.0], [2.0, 4.0, -4.0]])
     t = np.arange(3)
     runs = [
         Record("T", "A", i, 0, t, t * 0.5, t * 64, {"other": each}, OK)
@@ -80,22 +57,14 @@ def test_bands_are_deviations_within_the_range_of_the_values():
     found = mean(runs, "other")
     deviation = np.sqrt(2 / 3), np.sqrt((9 + 9 + 36) / 3)
     np.testing.assert_allclose(found["mean"], [2, 4, -4])
-    np.testing.assert_allclose(
-        found["low"], [2 - deviation[0], 1, -4 - deviation[1]]
-    )
-    np.testing.assert_allclose(
-        found["high"], [2 + deviation[0], 4 + deviation[1], -1]
-    )
-    assert mean(runs[:1], "other")[["low", "high"]].isna().all(axis=None), (
-        "no band for a run"
-    )
+    np.testing.assert_allclose(found["low"], [2 - deviation[0], 1, -4 - deviation[1]])
+    np.testing.assert_allclose(found["high"], [2 + deviation[0], 4 + deviation[1], -1])
+    assert mean(runs[:1], "other")[["low", "high"]].isna().all(axis=None), "no band for a run"
 
 
 @given(
     st.lists(
-        st.tuples(
-            st.integers(1, 30), st.sampled_from([1, 2, 3]), st.booleans()
-        ),
+        st.tuples(st.integers(1, 30), st.sampled_from([1, 2, 3]), st.booleans()),
         min_size=1,
         max_size=5,
     )
@@ -117,43 +86,26 @@ def test_mean_curves_reach_the_end_of_the_longest_run(shapes):
     np.testing.assert_allclose(found["x"], found.index * 0.5, rtol=1e-12)
     for t in found.index:
         values = [
-            each.metrics["test_accuracy"][
-                list(each.rounds).index(min(t, each.rounds[-1]))
-            ]
+            each.metrics["test_accuracy"][list(each.rounds).index(min(t, each.rounds[-1]))]
             for each in runs
         ]
         gone = [t > each.rounds[-1] and each.outcome == LOST for each in runs]
-        expected = (
-            np.mean(np.where(gone, 0.0, values)) if not all(gone) else np.nan
-        )
+        expected = np.mean(np.where(gone, 0.0, values)) if not all(gone) else np.nan
         np.testing.assert_allclose(found["mean"][t], expected)
 
 
 def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
     good = [run("B", seed=s, start=0.2) for s in (0, 1, 2)]
-    runs = [
-        run(seed=0),
-        run(seed=1),
-        run(seed=2, rounds=3, outcome=LOST),
-        *good,
-    ]
+    runs = [run(seed=0), run(seed=1), run(seed=2, rounds=3, outcome=LOST), *good]
     expected = (0.9 + 0.9 + 0.1) / 3
     (row,) = rows_of(runs, "A")
     np.testing.assert_allclose(row["mean"], 100 * expected)
     assert cell_text(row).endswith("(1 of 3 diverged)")
     results = Results(runs)
-    np.testing.assert_allclose(
-        list(results.of("T", "A", "test_accuracy", "last")), [90, 90, 10]
-    )
+    np.testing.assert_allclose(list(results.of("T", "A", "test_accuracy", "last")), [90, 90, 10])
     assert "the 1 that diverged count" in render(Page("t", "s", runs))
-    picture = next(
-        each for each in draw_curves(runs) if each.name == "test_accuracy"
-    )
-    line = next(
-        each
-        for each in picture.figure.axes[0].lines
-        if each.get_label() == "A"
-    )
+    picture = next(each for each in draw_curves(runs) if each.name == "test_accuracy")
+    line = next(each for each in picture.figure.axes[0].lines if each.get_label() == "A")
     assert line.get_xdata()[-1] == 30
     np.testing.assert_allclose(line.get_ydata()[-1], 100 * expected)
     assert "the 1 that diverged count" in picture.note
@@ -173,7 +125,5 @@ def test_a_value_that_is_not_finite_is_never_left_out(read):
 
 def rows_of(runs, label, read="last"):
     """The row of a method's accuracy in a comparison."""
-    rows = compare_runs(runs, {"T": read}, ["test_accuracy"]).to_dict(
-        "records"
-    )
+    rows = compare_runs(runs, {"T": read}, ["test_accuracy"]).to_dict("records")
     return [row for row in rows if row["method"] == label]

@@ -19,9 +19,7 @@ EVIL = '</script><script>boom("&\\u2028")</script><img src=x onerror=boom()>{{da
 
 
 class Reader(html.parser.HTMLParser):
-    """Collects tags with their attributes, and the texts of each kind of
-    element.
-    """
+    """Collects tags with their attributes, and the texts of each kind of element."""
 
     def __init__(self, text):
         super().__init__()
@@ -48,24 +46,16 @@ class Reader(html.parser.HTMLParser):
 
     def charts(self):
         """How many drawings each chart has, by its title, in all tasks."""
-        titles = [
-            attrs["aria-label"]
-            for tag, attrs in self.tags
-            if "data-axis" in attrs
-        ]
+        titles = [attrs["aria-label"] for tag, attrs in self.tags if "data-axis" in attrs]
         return {title: titles.count(title) for title in titles}
 
 
 def runs():
-    """Two tasks; one has two algorithms with two seeds, one of which diverges
-    early.
-    """
+    """Two tasks; one has two algorithms with two seeds, one of which diverges early."""
     return [
         record("FedAvg", "A", 0, losses=(2.0, 1.0, 0.5)),
         record("FedAvg", "A", 1, losses=(2.0, 1.2, 0.7)),
-        record(
-            "Bad", "A", 0, losses=(2.0, 4.0, 8.0), dissimilarity=np.ones(3)
-        ),
+        record("Bad", "A", 0, losses=(2.0, 4.0, 8.0), dissimilarity=np.ones(3)),
         record(
             "Bad",
             "A",
@@ -94,10 +84,7 @@ def page():
 
 def test_all_charts_are_there(page):
     reader = Reader(page)
-    charts = {
-        title.partition("; ")[0]: count
-        for title, count in reader.charts().items()
-    }
+    charts = {title.partition("; ")[0]: count for title, count in reader.charts().items()}
     assert charts == {
         "Train loss, A": 2,
         "Test accuracy, A": 2,
@@ -116,10 +103,7 @@ def test_runs_with_a_clock_have_a_third_axis():
     clock = {"time": np.array([0.0, 3600.0, 7200.0]), "energy": np.zeros(3)}
     run = dataclasses.replace(record(), **clock)
     assert (
-        Reader(render(Page("", "", [run])))
-        .cells("text")
-        .count("hours on the virtual clock")
-        == 2
+        Reader(render(Page("", "", [run]))).cells("text").count("hours on the virtual clock") == 2
     )
     both = Reader(render(Page("", "", [run, record("B")])))
     assert "hours on the virtual clock" not in both.cells("text")
@@ -160,9 +144,7 @@ def test_text_from_users_stays_text(page):
 
 def test_the_page_loads_nothing(page):
     reader = Reader(page)
-    policies = [
-        attrs["content"] for _, attrs in reader.tags if "http-equiv" in attrs
-    ]
+    policies = [attrs["content"] for _, attrs in reader.tags if "http-equiv" in attrs]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
     for tag, attrs in reader.tags:
         assert tag not in ("link", "iframe", "object", "img", "script")
@@ -201,15 +183,10 @@ def test_csv_has_a_row_per_observation_and_quotes_labels():
         ((0.0, 0.0), (0.0, 0.0), False),
     ],
 )
-def test_losses_have_a_logarithmic_axis_only_where_all_are_positive(
-    first, last, is_log
-):
-    """In the second case the mean is positive, but the lower end of the band
-    is not.
-    """
+def test_losses_have_a_logarithmic_axis_only_where_all_are_positive(first, last, is_log):
+    """In the second case the mean is positive, but the lower end of the band is not."""
     made = [
-        record(seed=seed, losses=ends)
-        for seed, ends in enumerate(zip(first, last, strict=True))
+        record(seed=seed, losses=ends) for seed, ends in enumerate(zip(first, last, strict=True))
     ]
     (picture,) = draw_curves(made, metrics=["train_loss"])
     assert (picture.figure.axes[0].get_yscale() == "log") is is_log
@@ -217,14 +194,8 @@ def test_losses_have_a_logarithmic_axis_only_where_all_are_positive(
 
 def test_a_gap_below_the_precision_leaves_its_axis_logarithmic():
     made = [
-        record(
-            losses=(1.0, 0.5, 0.5), objective_gap=np.array([0.5, 1e-6, -1e-8])
-        ),
-        record(
-            "B",
-            losses=(1.0, 0.5, 0.5),
-            objective_gap=np.array([0.5, 1e-3, 1e-5]),
-        ),
+        record(losses=(1.0, 0.5, 0.5), objective_gap=np.array([0.5, 1e-6, -1e-8])),
+        record("B", losses=(1.0, 0.5, 0.5), objective_gap=np.array([0.5, 1e-3, 1e-5])),
     ]
     (picture,) = draw_curves(made, metrics=["objective_gap"])
     (axes,) = picture.figure.axes
@@ -259,20 +230,13 @@ def test_epsilon_and_own_scores_with_a_direction_have_columns():
     assert reader.cells()[4:6] == ["0.750 ± 0.000", "1.00 ± 0.00"], (
         "the last epsilon, the best score"
     )
-    assert {"Epsilon", "Test mae"} <= {
-        title.partition(", ")[0] for title in reader.charts()
-    }
-    assert {"epsilon", "test_mae"} <= {
-        picture.name for picture in draw_curves(made)
-    }
+    assert {"Epsilon", "Test mae"} <= {title.partition(", ")[0] for title in reader.charts()}
+    assert {"epsilon", "test_mae"} <= {picture.name for picture in draw_curves(made)}
     titles = compare_runs(made, {"T": "best"})["column"].unique()
     assert list(titles)[-2:] == ["Epsilon", "Test mae"]
-    # where runs contradict each other the metric has no column, and the
-    # report is still made
+    # where runs contradict each other the metric has no column, and the report is still made
     other = dataclasses.replace(made[0], label="B", modes={"test_mae": "max"})
-    assert "test_mae" not in [
-        column.metric for column in columns_of([*made, other])
-    ]
+    assert "test_mae" not in [column.metric for column in columns_of([*made, other])]
 
 
 def test_further_tables_are_on_the_page():
@@ -289,9 +253,7 @@ def test_figures_as_files(tmp_path):
     drawn = draw_curves([*runs()[:2], record("B", "Second", 0)])
     files = save(drawn, tmp_path / "f", ["pdf", "png"])
     assert [file.name for file in files] == [
-        f"{m}.{f}"
-        for m in ("train_loss", "test_accuracy")
-        for f in ("pdf", "png")
+        f"{m}.{f}" for m in ("train_loss", "test_accuracy") for f in ("pdf", "png")
     ]
     assert files[0].read_bytes().startswith(b"%PDF")
     assert files[1].read_bytes().startswith(b"\x89PNG")

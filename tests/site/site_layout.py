@@ -1,8 +1,7 @@
-"""Opens pages of the built site in a browser and looks for what is wider than
-its place.
+"""Opens pages of the built site in a browser and looks for what is wider than its place.
 
-python tests/site/site_layout.py site                 # all pages at 1280 and
-390 pixels python tests/site/site_layout.py site start.html      # some
+python tests/site/site_layout.py site                 # all pages at 1280 and 390 pixels
+python tests/site/site_layout.py site start.html      # some
 """
 
 import html
@@ -42,9 +41,7 @@ AT_ONCE = 12
 
 
 def overflowing(site: Path, pages: list[str], widths=WIDTHS) -> list[dict]:
-    """Returns what overflows: the page, its width, what it is, by how many
-    pixels, how it begins.
-    """
+    """Returns what overflows: the page, its width, what it is, by how many pixels, how it begins."""
     found = []
     for width in widths:
         for start in range(0, len(pages), AT_ONCE):
@@ -57,26 +54,13 @@ def overflowing(site: Path, pages: list[str], widths=WIDTHS) -> list[dict]:
 
 
 def opened(site: Path, text: str) -> str:
-    """Returns what a page of the site has found, after a browser has run
-    it.
-    """
+    """Returns what a page of the site has found, after a browser has run it."""
     probe = site / "layout-probe.html"
     probe.write_text(text, encoding="utf-8")
     with tempfile.TemporaryDirectory() as profile:
-        command = [
-            "chromium",
-            *FLAGS.split(),
-            f"--user-data-dir={profile}",
-            probe.as_uri(),
-        ]
+        command = ["chromium", *FLAGS.split(), f"--user-data-dir={profile}", probe.as_uri()]
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=True,
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         finally:
             probe.unlink()
     return html.unescape(re.search(r'data-found="([^"]*)"', done.stdout)[1])
@@ -84,15 +68,8 @@ def opened(site: Path, text: str) -> str:
 
 def all_pages(site: Path) -> list[str]:
     """Returns the addresses of the pages."""
-    pages = [
-        path.relative_to(site).as_posix()
-        for path in sorted(site.rglob("*.html"))
-    ]
-    return [
-        page
-        for page in pages
-        if page not in ("404.html", "layout-probe.html")
-    ]
+    pages = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.html"))]
+    return [page for page in pages if page not in ("404.html", "layout-probe.html")]
 
 
 if __name__ == "__main__":

@@ -11,11 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "hooks"))
 
 
 def test_pictures_of_the_docs_are_small():
-    large = [
-        path
-        for path in own_files("docs", suffix=".png")
-        if path.stat().st_size > 100_000
-    ]
+    large = [path for path in own_files("docs", suffix=".png") if path.stat().st_size > 100_000]
     assert large == []
 
 
@@ -27,9 +23,7 @@ def test_tables_of_sentences_become_cards_on_a_phone():
     numbers = frame_tables(table.format(1, 2))
     assert 'class="wide"' in numbers
     assert "data-head" not in numbers
-    words = frame_tables(
-        table.format("a first sentence", "another <b>one</b> here")
-    )
+    words = frame_tables(table.format("a first sentence", "another <b>one</b> here"))
     assert 'class="wide stacked"' in words
     assert words.count('data-head="a"') == words.count('data-head="b"') == 1
 
@@ -44,8 +38,5 @@ def test_docstrings_are_read_as_markdown():
     shown = function.docstring.value
     assert "Either:\n\n- a" in shown
     assert "\n$$ x = y $$\n" in shown
-    assert (
-        "Examples:\n    ```python\n    task = from_flax(CNN, loss)\n    ```\n"
-        in shown
-    )
+    assert "Examples:\n    ```python\n    task = from_flax(CNN, loss)\n    ```\n" in shown
     assert "```pycon\n>>> 1 + 1\n2\n```" in shown

@@ -1,6 +1,4 @@
-"""FedAWARE's definitions and bounds on random gradients and quadratics, in
-NumPy.
-"""
+"""FedAWARE's definitions and bounds on random gradients and quadratics, in NumPy."""
 
 import math
 
@@ -29,19 +27,12 @@ def test_diversity_is_feddanes_dissimilarity():
         gradients = rng.normal(size=(5, 3))
         weights = rng.dirichlet(np.ones(5))
         found = fedaware.diversity(gradients, weights)
-        assert found == pytest.approx(
-            feddane.dissimilarity(gradients, weights)
-        )
+        assert found == pytest.approx(feddane.dissimilarity(gradients, weights))
 
 
 def test_surrogate_diversity_may_be_below_1():
     """The paper's (6) says that it is not."""
-    assert (
-        fedaware.diversity(
-            np.array([[1.0], [3.0]]), surrogate=np.array([0.0, 1.0])
-        )
-        < 1
-    )
+    assert fedaware.diversity(np.array([[1.0], [3.0]]), surrogate=np.array([0.0, 1.0])) < 1
 
 
 def test_divergence():
@@ -51,21 +42,17 @@ def test_divergence():
     found = fedaware.divergence(surrogate, weights)
     assert found.square == pytest.approx(np.sum(surrogate**2 / weights**2))
     assert found.gap == pytest.approx(6 + found.square - 2 * found.linear)
-    assert found.pearson == pytest.approx(
-        np.sum((surrogate - weights) ** 2 / weights)
-    )
+    assert found.pearson == pytest.approx(np.sum((surrogate - weights) ** 2 / weights))
     assert found.pearson <= found.gap
     assert fedaware.divergence(weights, weights)[2:] == (0, 0)
-    # rho of Theorem 4.1, 1 - sqrt(gap) - gap and less, has no sense once one
-    # of equal clients has no weight
+    # rho of Theorem 4.1, 1 - sqrt(gap) - gap and less, has no sense once one of equal clients has
+    # no weight
     assert fedaware.divergence(np.array([0.0, *[1 / 99] * 99])).gap > 1
 
 
 def surrogate_gradient_bound(found, global_variance, gradient):
-    """Theorem 4.2 and Lemma B.2, sharpened: weights that differ by a sum of 0
-    weigh deviations from the mean gradient alone, so that the Pearson
-    divergence bounds their part.
-    """
+    """Theorem 4.2 and Lemma B.2, sharpened: weights that differ by a sum of 0 weigh deviations from
+    the mean gradient alone, so that the Pearson divergence bounds their part."""
     return (gradient + math.sqrt(found.pearson * global_variance)) ** 2
 
 
@@ -77,9 +64,7 @@ def test_surrogate_gradient():
         surrogate = rng.dirichlet(np.ones(5))
         found = fedaware.divergence(surrogate, weights)
         given = {
-            "global_variance": float(
-                weights @ fedaware.dissimilarities(gradients, weights)
-            ),
+            "global_variance": float(weights @ fedaware.dissimilarities(gradients, weights)),
             "gradient": float(np.linalg.norm(weights @ gradients)),
         }
         square = float(np.sum((surrogate @ gradients) ** 2))
@@ -90,9 +75,7 @@ def test_surrogate_gradient():
 
 
 def test_the_sharp_bound_is_reached():
-    """Deviations from the mean that are proportional to the change of the
-    weights' ratio.
-    """
+    """Deviations from the mean that are proportional to the change of the weights' ratio."""
     rng = np.random.default_rng(1)
     weights = rng.dirichlet(np.ones(5) * 3)
     surrogate = rng.dirichlet(np.ones(5))
@@ -110,11 +93,7 @@ def test_eq_14_fails_at_a_stationary_point():
     gradients = np.array([[1.0], [-1.0]])
     surrogate = np.array([1.0, 0.0])
     gap = fedaware.divergence(surrogate).gap
-    assert (
-        np.sum(((surrogate - 0.5) @ gradients) ** 2)
-        > gap * np.sum(gradients.mean(0) ** 2)
-        == 0
-    )
+    assert np.sum(((surrogate - 0.5) @ gradients) ** 2) > gap * np.sum(gradients.mean(0) ** 2) == 0
 
 
 def drift(q, x, steps, rate):
@@ -128,9 +107,7 @@ def drift(q, x, steps, rate):
 
 
 def test_the_step_size_must_fit_the_smoothness():
-    """With rate 1/K alone, as the lemma asks for, a steep client leaves its
-    bound.
-    """
+    """With rate 1/K alone, as the lemma asks for, a steep client leaves its bound."""
     q = quadratics(np.random.default_rng(0), clients=2, dim=1)
     q = q._replace(a=np.full((2, 1, 1), 50.0), b=np.zeros((2, 1)))
     found = drift(q, np.ones(1), np.array([10, 10]), 0.1)
@@ -138,9 +115,8 @@ def test_the_step_size_must_fit_the_smoothness():
 
 
 def test_lemma_4_1_as_printed_fails():
-    """A momentum that is hardly renewed keeps its old value while the model
-    moves on; nothing drifts.
-    """
+    """A momentum that is hardly renewed keeps its old value while the model moves on; nothing
+    drifts."""
     q = quadratics(np.random.default_rng(3), lowest=0.5)
     momenta = q.gradients(np.ones(4))
     x = np.zeros(4)
@@ -163,29 +139,20 @@ def test_stationarity_along_runs_of_the_shortest_combination():
         for _ in range(30):
             gradients = q.gradients(x)
             momenta = gradients + 0.1 * rng.normal(size=gradients.shape)
-            weights = (
-                shortest(momenta)
-                if rng.integers(2)
-                else rng.dirichlet(np.ones(5))
-            )
+            weights = shortest(momenta) if rng.integers(2) else rng.dirichlet(np.ones(5))
             d = weights @ momenta
             gradient = q.p @ gradients
             squares.append(gradient @ gradient)
             errors.append(float(np.linalg.norm(d - gradient)))
             x = x - rate * d
         given = {"gap": gap, "rate": rate, "smoothness": q.smoothness}
-        assert min(squares) <= fedaware.stationarity_bound(
-            errors=np.array(errors), **given
-        )
-        assert np.mean(squares) <= fedaware.stationarity_bound(
-            errors=np.array(errors), **given
-        )
+        assert min(squares) <= fedaware.stationarity_bound(errors=np.array(errors), **given)
+        assert np.mean(squares) <= fedaware.stationarity_bound(errors=np.array(errors), **given)
 
 
 def test_eq_24_is_false_for_the_shortest_combination():
-    """The gradients (2, 0) and (0, 1): their mean is longer than their
-    shortest combination, by which (24) bounds it.
-    """
+    """The gradients (2, 0) and (0, 1): their mean is longer than their shortest combination, by
+    which (24) bounds it."""
     gradients = np.array([[2.0, 0.0], [0.0, 1.0]])
     square = math.sqrt(np.mean(np.sum(gradients**2, axis=1)))
     best = np.array([0.2, 0.8])

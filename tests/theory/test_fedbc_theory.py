@@ -1,6 +1,4 @@
-"""FedBC's lemmas and theorem along runs on random quadratics with all
-devices, in NumPy.
-"""
+"""FedBC's lemmas and theorem along runs on random quadratics with all devices, in NumPy."""
 
 import numpy as np
 import pytest
@@ -10,18 +8,15 @@ from random_problems import quadratics
 
 
 def solve(q, z, lam, error, rng):
-    """Each device's minimiser of f_i + lam_i |x - z|^2, off so that the
-    gradient of the Lagrangian has the length sqrt(error).
-    """
+    """Each device's minimiser of f_i + lam_i |x - z|^2, off so that the gradient of the Lagrangian
+    has the length sqrt(error)."""
     eye = np.eye(len(z))
     found = []
     for a, b, each in zip(q.a, q.b, lam, strict=True):
         hessian = a + 2 * each * eye
         direction = rng.normal(size=len(z))
         residual = np.sqrt(error) * direction / np.linalg.norm(direction)
-        found.append(
-            np.linalg.solve(hessian, a @ b + 2 * each * z + residual)
-        )
+        found.append(np.linalg.solve(hessian, a @ b + 2 * each * z + residual))
     return np.array(found)
 
 
@@ -64,22 +59,15 @@ class Run:
 
 @pytest.mark.slow
 def test_consensus_along_runs():
-    """Lemma B.2, with delta the largest at the models that were visited; the
-    multipliers are in their interval.
-    """
+    """Lemma B.2, with delta the largest at the models that were visited; the multipliers are in
+    their interval."""
     needed = []
     for seed in range(500):
         run = Run(seed, rounds=3)
-        assert all(
-            np.all((run.low <= lam) & (lam <= run.high)) for lam in run.lam
-        )
+        assert all(np.all((run.low <= lam) & (lam <= run.high)) for lam in run.lam)
         for t in range(3):
             delta = max(
-                fedbc.heterogeneity(
-                    run.q.gradients(x),
-                    low=run.lam[t].min(),
-                    high=run.lam[t].max(),
-                )
+                fedbc.heterogeneity(run.q.gradients(x), low=run.lam[t].min(), high=run.lam[t].max())
                 for x in run.x[t + 1]
             )
             bound = fedbc.consensus_bound(
@@ -95,15 +83,12 @@ def test_consensus_along_runs():
 
 
 def test_consensus_is_reached_by_opposed_linear_losses():
-    """Gradients +-g, solved exactly: the models are g/lam apart, which the
-    bound says of each model's distance to z.
-    """
+    """Gradients +-g, solved exactly: the models are g/lam apart, which the bound says of each
+    model's distance to z."""
     g = 3.0
     lam = 2.0
     delta = fedbc.heterogeneity(np.array([[g], [-g]]), low=lam, high=lam)
-    bound = fedbc.consensus_bound(
-        smoothness=1e-12, multiplier=lam, error=0.0, heterogeneity=delta
-    )
+    bound = fedbc.consensus_bound(smoothness=1e-12, multiplier=lam, error=0.0, heterogeneity=delta)
     assert delta == 2 * lam * g
     assert bound == pytest.approx((g / lam) ** 2)
 
@@ -113,10 +98,7 @@ def test_theorem_4_5_along_runs():
     for seed in range(100):
         run = Run(seed)
         squares = [np.sum(run.q.gradient(z) ** 2) for z in run.z[:-1]]
-        steepest = max(
-            float(np.linalg.norm(run.q.gradients(x), axis=1).max())
-            for x in run.x
-        )
+        steepest = max(float(np.linalg.norm(run.q.gradients(x), axis=1).max()) for x in run.x)
         bound = fedbc.stationarity_bound(
             gap=run.q.gap(run.z[0]),
             rounds=25,

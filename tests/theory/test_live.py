@@ -1,6 +1,4 @@
-"""Runs of the library held to the theorems: FedDANE's decrease, DFedAvgM's
-consensus.
-"""
+"""Runs of the library held to the theorems: FedDANE's decrease, DFedAvgM's consensus."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,41 +17,25 @@ def quadratic(w, examples, key):
 
 
 def task_of(q, start=3.0):
-    clients = [
-        {"a": a[None], "b": b[None]} for a, b in zip(q.a, q.b, strict=True)
-    ]
+    clients = [{"a": a[None], "b": b[None]} for a, b in zip(q.a, q.b, strict=True)]
     return Task(
-        lambda key: jnp.full(q.b.shape[1], start),
-        quadratic,
-        FederatedData.from_arrays(clients),
+        lambda key: jnp.full(q.b.shape[1], start), quadratic, FederatedData.from_arrays(clients)
     )
 
 
 @pytest.mark.slow
 def test_feddane_keeps_what_is_promised_with_all_devices():
-    """All devices make a round its own expectation; what a promise needs is
-    mu, and a small one has none.
-    """
+    """All devices make a round its own expectation; what a promise needs is mu, and a small one has
+    none."""
     q = quadratics(np.random.default_rng(0), spread=0.1, lowest=0.3)
     observers = [fedax.observe.Objective(), fedax.observe.Dissimilarity()]
     for mu, said in (
-        (
-            feddane.best_mu(smoothness=q.smoothness, dissimilarity=1.1).mu,
-            True,
-        ),
+        (feddane.best_mu(smoothness=q.smoothness, dissimilarity=1.1).mu, True),
         (0.1, False),
     ):
-        options = {
-            "solver": fedax.Exact(),
-            "rounds": 5,
-            "observe": observers,
-            "observe_every": 1,
-        }
+        options = {"solver": fedax.Exact(), "rounds": 5, "observe": observers, "observe_every": 1}
         history = fedax.run(
-            fedax.FedDANE(mu=mu),
-            task_of(q),
-            schedule=fedax.Schedule(cohort=5),
-            **options,
+            fedax.FedDANE(mu=mu), task_of(q), schedule=fedax.Schedule(cohort=5), **options
         )
         metrics = {
             name: np.asarray(history.metrics[name])
@@ -61,9 +43,7 @@ def test_feddane_keeps_what_is_promised_with_all_devices():
         }
         rho = np.array(
             [
-                feddane.decrease(
-                    mu=mu, smoothness=q.smoothness, dissimilarity=max(b, 1.0)
-                )
+                feddane.decrease(mu=mu, smoothness=q.smoothness, dissimilarity=max(b, 1.0))
                 for b in metrics["dissimilarity"][:-1].tolist()
             ]
         )
@@ -74,9 +54,8 @@ def test_feddane_keeps_what_is_promised_with_all_devices():
 
 
 def test_consensus_of_a_run_is_below_its_bound():
-    """Losses whose gradients are bounded by construction, on the library's
-    own ring with its own momentum.
-    """
+    """Losses whose gradients are bounded by construction, on the library's own ring with its own
+    momentum."""
     slopes = np.random.default_rng(0).normal(size=(8, 3))
 
     def linear(w, examples, key):

@@ -1,6 +1,4 @@
-"""The theorem of local gradient descent on random problems; optima and runs
-in NumPy.
-"""
+"""The theorem of local gradient descent on random problems; optima and runs in NumPy."""
 
 import math
 
@@ -41,12 +39,7 @@ class Logistic:
 
     def gradients(self, x):
         points = np.broadcast_to(x, (self.clients, self.optimum.size))
-        return np.array(
-            [
-                gradient(w, *data)
-                for w, data in zip(points, self.data, strict=True)
-            ]
-        )
+        return np.array([gradient(w, *data) for w, data in zip(points, self.data, strict=True)])
 
     def gap(self, x):
         return max(value(x, *self.f) - value(self.optimum, *self.f), 0.0)
@@ -87,9 +80,7 @@ def check_run(problem, start, interval, steps, fraction):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "problems"),
-    [(Quadratic, 700), (Logistic, 300)],
-    ids=["quadratics", "logistic"],
+    ("kind", "problems"), [(Quadratic, 700), (Logistic, 300)], ids=["quadratics", "logistic"]
 )
 def test_theorem_on_random_problems(kind, problems):
     needed = []
@@ -113,30 +104,20 @@ def test_theorem_on_random_problems(kind, problems):
 
 
 def test_the_first_term_is_loose_by_a_factor_of_ten_at_most():
-    """One worker and the curvature 1.26/(gamma T): the constant 2 cannot be
-    0.2.
-    """
+    """One worker and the curvature 1.26/(gamma T): the constant 2 cannot be 0.2."""
     rate = 0.25
     steps = 400
     curvature = 1.26 / (rate * steps)
     mean = np.mean((1 - rate * curvature) ** np.arange(steps))
     bound = local_gd.bound(
-        distance=1.0,
-        variance=0.0,
-        smoothness=1.0,
-        interval=1,
-        steps=steps,
-        rate=rate,
+        distance=1.0, variance=0.0, smoothness=1.0, interval=1, steps=steps, rate=rate
     )
     assert bound / 10 < curvature / 2 * mean**2 <= bound
 
 
 def test_theorem_with_one_step_is_gradient_descent_and_without_noise_has_no_floor():
     options = {"distance": 2.0, "smoothness": 3.0, "steps": 60}
-    alike = [
-        local_gd.bound(variance=0.0, interval=h, rate=1e-3, **options)
-        for h in (1, 2, 7)
-    ]
+    alike = [local_gd.bound(variance=0.0, interval=h, rate=1e-3, **options) for h in (1, 2, 7)]
     assert alike[0] == alike[1] == alike[2] == 2 * 4 / (1e-3 * 60)
 
 
@@ -146,9 +127,7 @@ def test_plan_has_the_fewest_communications_and_the_accuracy():
         most = local_gd.plan(accuracy=accuracy, **given).rate
         for rate in (most, most / 7, most / 50):
             plan = local_gd.plan(accuracy=accuracy, rate=rate, **given)
-            fewest = (
-                16 * 9 / accuracy * max(2, math.sqrt(3 * 0.4 * 2 / accuracy))
-            )
+            fewest = 16 * 9 / accuracy * max(2, math.sqrt(3 * 0.4 * 2 / accuracy))
             assert plan.communications == pytest.approx(fewest)
             floor = 24 * rate**2 * 0.4 * plan.interval**2 * 2.0
             assert 2 * 9 / (rate * plan.steps) == pytest.approx(accuracy / 2)
@@ -157,60 +136,29 @@ def test_plan_has_the_fewest_communications_and_the_accuracy():
 
 
 def test_best_interval_is_the_best_of_all():
-    given = {
-        "distance": 3.0,
-        "variance": 0.4,
-        "smoothness": 2.0,
-        "rate": 0.004,
-        "accuracy": 0.05,
-    }
+    given = {"distance": 3.0, "variance": 0.4, "smoothness": 2.0, "rate": 0.004, "accuracy": 0.05}
 
     def cost(interval, price):
         left = (
             given["accuracy"]
-            - 24
-            * given["rate"] ** 2
-            * given["variance"]
-            * interval**2
-            * given["smoothness"]
+            - 24 * given["rate"] ** 2 * given["variance"] * interval**2 * given["smoothness"]
         )
-        steps = (
-            math.inf
-            if left <= 0
-            else 2 * given["distance"] ** 2 / (given["rate"] * left)
-        )
+        steps = math.inf if left <= 0 else 2 * given["distance"] ** 2 / (given["rate"] * left)
         if steps < math.inf:
-            bound = {
-                name: given[name]
-                for name in ("distance", "variance", "smoothness", "rate")
-            }
-            found = local_gd.bound(
-                interval=interval, steps=math.ceil(steps), **bound
-            )
+            bound = {name: given[name] for name in ("distance", "variance", "smoothness", "rate")}
+            found = local_gd.bound(interval=interval, steps=math.ceil(steps), **bound)
             assert found <= given["accuracy"] * (1 + 1e-12)
         return steps * (1 + price / interval)
 
-    found = [
-        local_gd.best_interval(price=price, **given)
-        for price in (0.01, 0.1, 1.0, 10.0, 1e6)
-    ]
+    found = [local_gd.best_interval(price=price, **given) for price in (0.01, 0.1, 1.0, 10.0, 1e6)]
     assert found == [
-        min(range(1, 32), key=lambda h: cost(h, price))
-        for price in (0.01, 0.1, 1.0, 10.0, 1e6)
+        min(range(1, 32), key=lambda h: cost(h, price)) for price in (0.01, 0.1, 1.0, 10.0, 1e6)
     ]
     assert found[0] == 1 < found[3] <= found[4]
 
 
 def test_corollary_1_is_the_theorem():
-    given = {
-        "distance": 3.0,
-        "variance": 0.4,
-        "smoothness": 2.0,
-        "interval": 5,
-        "steps": 400,
-    }
+    given = {"distance": 3.0, "variance": 0.4, "smoothness": 2.0, "interval": 5, "steps": 400}
     rate = math.sqrt(4 / 400) / 8
-    printed = 8 * 2 * 9 / math.sqrt(4 * 400) + 3 * 4 * 0.4 * 25 / (
-        2 * 2 * 400
-    )
+    printed = 8 * 2 * 9 / math.sqrt(4 * 400) + 3 * 4 * 0.4 * 25 / (2 * 2 * 400)
     assert local_gd.bound(rate=rate, **given) == pytest.approx(printed)

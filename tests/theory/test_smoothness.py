@@ -1,6 +1,5 @@
-"""The smoothness behind `fedax.theory.step_size`: closed forms, quadratics
-and estimates, against dense Hessians and NumPy.
-"""
+"""The smoothness behind `fedax.theory.step_size`: closed forms, quadratics and estimates, against
+dense Hessians and NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -41,15 +40,12 @@ def with_ones(x):
 
 def used(task, *seeds):
     """1 / (4 H gamma): the smoothness from which a step size is made."""
-    return 1 / (
-        4 * 5 * fedax.theory.step_size(task, FULL, seeds=seeds or (0,))
-    )
+    return 1 / (4 * 5 * fedax.theory.step_size(task, FULL, seeds=seeds or (0,)))
 
 
 def softmax_curvature(x, weights, bias):
-    """The largest eigenvalue of softmax regression's Hessian, in NumPy: the
-    mean of (diag(p) - p p') times x x'.
-    """
+    """The largest eigenvalue of softmax regression's Hessian, in NumPy: the mean of (diag(p) - p
+    p') times x x'."""
     logits = x @ weights + bias
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
@@ -71,18 +67,12 @@ def examples(task, client):
 
 @pytest.mark.parametrize("classes", [2, 10])
 def test_softmax_regression_has_a_closed_form(classes):
-    """Two classes have 1/2 too: the Hessian in two logits is p (1 - p) times
-    a matrix of norm 2.
-    """
+    """Two classes have 1/2 too: the Hessian in two logits is p (1 - p) times a matrix of norm 2."""
     rng = np.random.default_rng(classes)
-    data = FederatedData.from_arrays(
-        clients_of(rng, [3, 9, 1, 30], 4, classes), classes=classes
-    )
+    data = FederatedData.from_arrays(clients_of(rng, [3, 9, 1, 30], 4, classes), classes=classes)
     for model, l2 in ((Softmax(4, classes), 0.0), (MLP((4, classes)), 0.3)):
         task = classification(data, model, l2=l2)
-        right = np.array(
-            [top(with_ones(examples(task, k))) / 2 + l2 for k in range(4)]
-        )
+        right = np.array([top(with_ones(examples(task, k))) / 2 + l2 for k in range(4)])
         found = constants.Measured(task)
         np.testing.assert_allclose(found.smoothness, right, rtol=1e-4)
         assert np.all(found.smoothness >= right)
@@ -91,25 +81,16 @@ def test_softmax_regression_has_a_closed_form(classes):
 
 
 def test_softmax_with_opposed_clients_reaches_its_closed_form():
-    """At a tie of two of ten classes the curvature is that of the closed
-    form, five times that at 0.
-    """
+    """At a tie of two of ten classes the curvature is that of the closed form, five times that at
+    0."""
     x = np.array([[2.0, 0.0]])
     task = classification(
-        FederatedData.from_arrays(
-            [{"x": x, "y": [0]}, {"x": x, "y": [1]}], classes=10
-        ),
+        FederatedData.from_arrays([{"x": x, "y": [0]}, {"x": x, "y": [1]}], classes=10),
         Softmax(2, 10),
     )
-    tie = softmax_curvature(
-        x, np.zeros((2, 10)), np.array([50.0, 50.0, *[0.0] * 8])
-    )
-    assert tie == pytest.approx(
-        5 * softmax_curvature(x, np.zeros((2, 10)), np.zeros(10))
-    )
-    np.testing.assert_allclose(
-        constants.Measured(task).smoothness, tie, rtol=1e-4
-    )
+    tie = softmax_curvature(x, np.zeros((2, 10)), np.array([50.0, 50.0, *[0.0] * 8]))
+    assert tie == pytest.approx(5 * softmax_curvature(x, np.zeros((2, 10)), np.zeros(10)))
+    np.testing.assert_allclose(constants.Measured(task).smoothness, tie, rtol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -119,20 +100,13 @@ def test_closed_forms_are_above_the_curvature_anywhere(seed):
     features = int(rng.integers(1, 4))
     classes = int(rng.integers(2, 5))
     softmax = classification(
-        FederatedData.from_arrays(
-            clients_of(rng, sizes, features, classes), classes=classes
-        ),
+        FederatedData.from_arrays(clients_of(rng, sizes, features, classes), classes=classes),
         Softmax(features, classes),
     )
     binary = logistic(
-        FederatedData.from_arrays(
-            clients_of(rng, sizes, features, 2), classes=2
-        ),
-        l2=0.1,
+        FederatedData.from_arrays(clients_of(rng, sizes, features, 2), classes=2), l2=0.1
     )
-    bounds = [
-        constants.Measured(task).smoothness for task in (softmax, binary)
-    ]
+    bounds = [constants.Measured(task).smoothness for task in (softmax, binary)]
     for client in range(3):
         x = examples(softmax, client)
         z = examples(binary, client)
@@ -141,19 +115,14 @@ def test_closed_forms_are_above_the_curvature_anywhere(seed):
             bias = scale * rng.normal(size=classes)
             assert softmax_curvature(x, w, bias) <= bounds[0][client]
             assert logistic_curvature(z, w[:, 0]) + 0.1 <= bounds[1][client]
-        assert logistic_curvature(
-            z, np.zeros(features)
-        ) + 0.1 == pytest.approx(bounds[1][client], rel=1e-4)
+        assert logistic_curvature(z, np.zeros(features)) + 0.1 == pytest.approx(
+            bounds[1][client], rel=1e-4
+        )
 
 
 def steepest(w):
-    """The largest curvature of `bent`'s clients at a point, by hand: the
-    Hessian is diagonal.
-    """
-    return max(
-        np.abs(-np.sin(w) * square + 0.12 * w**2).max()
-        for square in (2.5, 0.25)
-    )
+    """The largest curvature of `bent`'s clients at a point, by hand: the Hessian is diagonal."""
+    return max(np.abs(-np.sin(w) * square + 0.12 * w**2).max() for square in (2.5, 0.25))
 
 
 def test_quadratics_are_exact():
@@ -183,12 +152,7 @@ def test_quadratics_are_exact():
         (lambda w, x: w * x + w**2, True),
         (lambda w, x: jnp.abs(w - x), False),
         (lambda w, x: jnp.abs(w - x) + w**2, False),
-        (
-            lambda w, x: jnp.where(
-                jnp.abs(w - x) < 1, (w - x) ** 2, 2 * jnp.abs(w - x) - 1
-            ),
-            False,
-        ),
+        (lambda w, x: jnp.where(jnp.abs(w - x) < 1, (w - x) ** 2, 2 * jnp.abs(w - x) - 1), False),
         (lambda w, x: jax.nn.relu(w - x) ** 2, False),
         (lambda w, x: (w - x) ** 4, False),
         (lambda w, x: jax.nn.softplus(w * x), False),
@@ -196,13 +160,8 @@ def test_quadratics_are_exact():
     ],
 )
 def test_what_counts_as_quadratic(loss, is_one):
-    """Losses with kinks or flat pieces have the same Hessian at many points,
-    and are none.
-    """
-    assert (
-        constants.is_quadratic(fedax.Task(3.0, loss, [[1.0, 2.0], [5.0]]))
-        == is_one
-    )
+    """Losses with kinks or flat pieces have the same Hessian at many points, and are none."""
+    assert constants.is_quadratic(fedax.Task(3.0, loss, [[1.0, 2.0], [5.0]])) == is_one
 
 
 def log_cosh(scale):
@@ -216,9 +175,8 @@ def log_cosh(scale):
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [20.0, 1e3, -1e5])
 def test_a_start_far_out_hides_no_curvature(start):
-    """The curvature at the start underflows. At the bottom, which fits all
-    examples, it is the largest there is.
-    """
+    """The curvature at the start underflows. At the bottom, which fits all examples, it is the
+    largest there is."""
     rng = np.random.default_rng(0)
     truth = rng.normal(size=2)
     inputs = rng.normal(size=(3, 6, 2))
@@ -235,9 +193,7 @@ def test_float32_far_out():
         loss = lambda w, x: 9 * jnp.logaddexp(w - x, x - w)  # noqa: E731
         for start in (0.0, 30.0, 1e4):
             task = fedax.Task(
-                np.float32(start),
-                loss,
-                [np.zeros(2, np.float32), np.zeros(1, np.float32)],
+                np.float32(start), loss, [np.zeros(2, np.float32), np.zeros(1, np.float32)]
             )
             assert 9 <= used(task) <= 9 * 10
 
@@ -258,63 +214,40 @@ def bent_task():
 
 @pytest.mark.slow
 def test_estimates_are_of_the_runs_own_starts(bent_task):
-    """The curvature at the very parameters of a seed does not exceed its
-    estimate; several seeds have the largest.
-    """
+    """The curvature at the very parameters of a seed does not exceed its estimate; several seeds
+    have the largest."""
     alone = [used(bent_task, seed) for seed in (0, 5)]
     assert alone[0] != alone[1]
     for seed, smooth in zip((0, 5), alone, strict=True):
-        start = fedax.run(
-            fedax.FedAvg(), bent_task, rounds=0, seed=seed
-        ).params
-        assert steepest(np.asarray(start)) * constants.SAFETY <= smooth * (
-            1 + 0.05
-        )
+        start = fedax.run(fedax.FedAvg(), bent_task, rounds=0, seed=seed).params
+        assert steepest(np.asarray(start)) * constants.SAFETY <= smooth * (1 + 0.05)
     assert used(bent_task) == alone[0]
     assert used(bent_task, 0, 5) == max(alone)
 
 
 def test_tasks_without_curvature_are_refused():
-    linear = fedax.Task(
-        np.float64(0.0), lambda w, x: w * x["x"], [{"x": [1.0]}, {"x": [2.0]}]
-    )
-    with pytest.raises(
-        fedax.InvalidInput, match="client 0 without curvature"
-    ):
+    linear = fedax.Task(np.float64(0.0), lambda w, x: w * x["x"], [{"x": [1.0]}, {"x": [2.0]}])
+    with pytest.raises(fedax.InvalidInput, match="client 0 without curvature"):
         fedax.theory.step_size(linear, FULL)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine", [None, fedax.Eager()], ids=["simulation", "eager"]
-)
+@pytest.mark.parametrize("engine", [None, fedax.Eager()], ids=["simulation", "eager"])
 def test_multipliers_stay_within_the_bounds_of_the_analysis(engine):
-    """Dual steps large enough to reach both ends; multipliers begin at the
-    lower one.
-    """
+    """Dual steps large enough to reach both ends; multipliers begin at the lower one."""
     rng = np.random.default_rng(2)
-    data = FederatedData.from_arrays(
-        clients_of(rng, [4, 9, 20], 3, 4), classes=4
-    )
+    data = FederatedData.from_arrays(clients_of(rng, [4, 9, 20], 3, 4), classes=4)
     task = classification(data, Softmax(3, 4), l2=0.01)
-    right = np.array(
-        [top(with_ones(examples(task, k))) / 2 + 0.01 for k in range(3)]
-    )
+    right = np.array([top(with_ones(examples(task, k))) / 2 + 0.01 for k in range(3)])
     bounds = fedbc.multiplier_bounds(constants.Measured(task).smoothness)
     np.testing.assert_allclose(bounds.low, 1 + right, rtol=1e-4)
-    np.testing.assert_allclose(
-        bounds.high, (1 + right) ** 2 / right, rtol=1e-4
-    )
+    np.testing.assert_allclose(bounds.high, (1 + right) ** 2 / right, rtol=1e-4)
     ends = {"lam": bounds.low, "lam_min": bounds.low, "lam_max": bounds.high}
     method = fedax.FedBC(dual_lr=1e6, learn_gamma=False, **ends)
     schedule = fedax.Schedule(cohort=2, steps=2)
-    history = fedax.run(
-        method, task, rounds=1, schedule=schedule, engine=engine
-    )
+    history = fedax.run(method, task, rounds=1, schedule=schedule, engine=engine)
     last = np.asarray(history.state.clients.all().dual.lam)
-    low, high = (
-        np.asarray(values, last.dtype) for values in (bounds.low, bounds.high)
-    )
+    low, high = (np.asarray(values, last.dtype) for values in (bounds.low, bounds.high))
     assert sorted((last == high).tolist()) == [False, True, True]
     assert np.all((last == high) | (last == low))
 
@@ -328,12 +261,5 @@ def test_a_loss_may_state_its_smoothness():
             return float(len(examples["x"]))
 
     train = Ragged.of([{"x": np.zeros(2)}, {"x": np.zeros(5)}])
-    task = Task(
-        lambda key: jnp.zeros(()),
-        Stated(),
-        FederatedData.from_arrays(train),
-        l2=0.5,
-    )
-    np.testing.assert_allclose(
-        constants.Measured(task).smoothness, [2.5, 5.5], rtol=1e-4
-    )
+    task = Task(lambda key: jnp.zeros(()), Stated(), FederatedData.from_arrays(train), l2=0.5)
+    np.testing.assert_allclose(constants.Measured(task).smoothness, [2.5, 5.5], rtol=1e-4)

@@ -1,13 +1,11 @@
-"""FedDANE's Figure 3 on the authors' own synthetic data: all devices, one
-local epoch, every mu of the grid.
+"""FedDANE's Figure 3 on the authors' own synthetic data: all devices, one local epoch, every mu of
+the grid.
 
-The authors' training files are not public; their test files are. Here the
-test examples are the training data: the same 30 devices with a tenth of the
-examples. The folder FEDAX_DATA has to hold
+The authors' training files are not public; their test files are. Here the test examples are the
+training data: the same 30 devices with a tenth of the examples. The folder FEDAX_DATA has to hold
 `fedprox_synthetic/synthetic_<set>_test.json.gz`. Takes minutes on one core.
 
-    FEDAX_DATA=... python docs/findings/feddane/published.py
-    docs/findings/feddane/published.csv
+    FEDAX_DATA=... python docs/findings/feddane/published.py docs/findings/feddane/published.csv
 """
 
 import argparse
@@ -40,9 +38,7 @@ OPTIONS = {
 def published_task(folder: Path, name: str) -> fedax.Task:
     """Loads a published test set as the training data of its devices."""
     data = leaf(
-        folder / "fedprox_synthetic" / f"synthetic_{SETS[name]}_test.json.gz",
-        classes=10,
-        name=name,
+        folder / "fedprox_synthetic" / f"synthetic_{SETS[name]}_test.json.gz", classes=10, name=name
     )
     return fedax.classification(data, Softmax(60, 10))
 
@@ -56,41 +52,27 @@ def compare(
         The training losses by method, a list of observations for each seed.
     """
     schedule = fedax.Schedule(epochs=epochs, batch_size=10)
-    members = {
-        "FedAvg": [fedax.FedAvg()],
-        "FedProx, mu = 1": [fedax.FedProx(mu=1.0)],
-    }
-    members |= {
-        name: [fedax.FedDANE(mu=mu, **form) for mu in MU]
-        for name, form in FORMS.items()
-    }
+    members = {"FedAvg": [fedax.FedAvg()], "FedProx, mu = 1": [fedax.FedProx(mu=1.0)]}
+    members |= {name: [fedax.FedDANE(mu=mu, **form) for mu in MU] for name, form in FORMS.items()}
     curves = {}
     for name, group in members.items():
         histories = fedax.run_grid(
-            group,
-            task,
-            seed=seeds,
-            rounds=rounds,
-            schedule=schedule,
-            **OPTIONS,
+            group, task, seed=seeds, rounds=rounds, schedule=schedule, **OPTIONS
         )
         for i, method in enumerate(group):
             label = f"{name}, mu = {method.mu:g}" if name in FORMS else name
             own = histories[i * len(seeds) : (i + 1) * len(seeds)]
             curves[label] = [
-                [float(value) for value in history.metrics["train_loss"]]
-                for history in own
+                [float(value) for value in history.metrics["train_loss"]] for history in own
             ]
     return curves
 
 
 def main() -> None:
-    """Writes the final losses of every set, method and seed, and prints their
-    differences to FedAvg.
-    """
+    """Writes the final losses of every set, method and seed, and prints their differences to
+    FedAvg."""
     parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", type=Path, help="CSV to write")
     parser.add_argument("--rounds", type=int, default=200)
@@ -113,10 +95,7 @@ def main() -> None:
         )
         for label, runs in curves.items():
             finals = [run[-1] for run in runs]
-            gaps = [
-                final - base[-1]
-                for final, base in zip(finals, curves["FedAvg"], strict=True)
-            ]
+            gaps = [final - base[-1] for final, base in zip(finals, curves["FedAvg"], strict=True)]
             rows += [
                 {
                     "task": name,

@@ -1,11 +1,10 @@
-"""The runs of docs/reproduction/feddane.md: which assumption of FedDANE holds
-in which round, and what repairs it.
+"""The runs of docs/reproduction/feddane.md: which assumption of FedDANE holds in which round, and what
+repairs it.
 
-python study.py run FOLDER SEEDS    all runs that the folder lacks, each kept
-as FOLDER/<set>-<variant>-<seed> python study.py draw FOLDER         the
-pictures and the table of repairs python study.py successors          the runs
-and the table of FedDANE's successors
-"""
+python study.py run FOLDER SEEDS    all runs that the folder lacks, each kept as
+FOLDER/<set>-<variant>-<seed>
+python study.py draw FOLDER         the pictures and the table of repairs
+python study.py successors          the runs and the table of FedDANE's successors"""
 
 import sys
 from pathlib import Path
@@ -14,13 +13,7 @@ import numpy as np
 import pandas as pd
 
 import fedax
-from fedax.observe import (
-    Curvature,
-    Dissimilarity,
-    Inexactness,
-    Objective,
-    TrainLoss,
-)
+from fedax.observe import Curvature, Dissimilarity, Inexactness, Objective, TrainLoss
 from fedax.results import Record
 from fedax.results.drawing import Picture, curves, save
 from fedax.results.store import read_run, write_run
@@ -42,8 +35,7 @@ VARIANTS = {
     "all devices": EXACT | {"cohort": None},
     "mu 10": EXACT | {"mu": 10.0},
     "mu 100": EXACT | {"mu": 100.0},
-    "mu by theory": EXACT
-    | {"mu": {"iid": 0.97, "0": 650.0, "0.5": 943.0, "1": 2935.0}},
+    "mu by theory": EXACT | {"mu": {"iid": 0.97, "0": 650.0, "0.5": 943.0, "1": 2935.0}},
 }
 WATCHED = ("exact", "as released")
 GAMMA = "gamma, largest of a device"
@@ -52,9 +44,7 @@ ORDER = ("1", "0.5", "0", "iid")
 
 
 def run(name: str, variant: str, seed: int) -> Record:
-    """One run: every round observed; curvature and exactness in the first
-    seed of some.
-    """
+    """One run: every round observed; curvature and exactness in the first seed of some."""
     options = dict(VARIANTS[variant])
     mu = options.pop("mu")
     cohort = options.pop("cohort")
@@ -63,9 +53,7 @@ def run(name: str, variant: str, seed: int) -> Record:
     if variant in WATCHED and seed == 0:
         observers += [Curvature(15), Inexactness()]
     sampling = {} if cohort is None else {"sampling": "proportional"}
-    schedule = fedax.Schedule(
-        cohort=cohort, epochs=20, batch_size=10, **sampling
-    )
+    schedule = fedax.Schedule(cohort=cohort, epochs=20, batch_size=10, **sampling)
     # a larger mu needs a smaller step: the local loss is (L + mu)-smooth
     solver = fedax.SGD(min(0.01, 1 / mu))
     task = fedax.task("synthetic", clients=30, **SETS[name])
@@ -78,27 +66,21 @@ def run(name: str, variant: str, seed: int) -> Record:
         seed=seed,
         observe=observers,
     )
-    title = (
-        "Synthetic IID" if name == "iid" else f"Synthetic ({name}, {name})"
-    )
+    title = "Synthetic IID" if name == "iid" else f"Synthetic ({name}, {name})"
     return Record.of(history, task=title, label=variant, seed=seed)
 
 
 def watched(record: Record) -> dict[str, np.ndarray]:
-    """Returns a watched run's curves by name: exactness and dissimilarity of
-    each round.
-    """
+    """Returns a watched run's curves by name: exactness and dissimilarity of each round."""
     return {
         "gamma": np.asarray(record.metrics["inexactness_largest"], float),
-        "B": np.maximum(
-            np.asarray(record.metrics["dissimilarity"], float), 1
-        ),
+        "B": np.maximum(np.asarray(record.metrics["dissimilarity"], float), 1),
     }
 
 
 def against_theory(record: Record) -> dict[str, np.ndarray]:
-    """Returns the curves of a run with the exact correction, with what
-    Theorems 3 and 5 promise and ask for.
+    """Returns the curves of a run with the exact correction, with what Theorems 3 and 5 promise and
+    ask for.
     """
     curves = watched(record)
     metrics = record.metrics
@@ -106,18 +88,10 @@ def against_theory(record: Record) -> dict[str, np.ndarray]:
         "smoothness": np.nanmax(metrics["smoothness_largest"]),
         "concavity": max(-np.nanmin(metrics["eigenvalue_lowest"]), 0.0),
     }
-    best = [
-        feddane.best_mu(dissimilarity=b, **constants).mu for b in curves["B"]
-    ]
-    constants |= {
-        "mu": metrics["proximal"][0],
-        "inexactness": np.nanmax(curves["gamma"]),
-    }
+    best = [feddane.best_mu(dissimilarity=b, **constants).mu for b in curves["B"]]
+    constants |= {"mu": metrics["proximal"][0], "inexactness": np.nanmax(curves["gamma"])}
     # B before each round: the last one belongs to no round
-    rho = [
-        feddane.decrease(dissimilarity=b, **constants)
-        for b in curves["B"][:-1]
-    ]
+    rho = [feddane.decrease(dissimilarity=b, **constants) for b in curves["B"][:-1]]
     fell = -np.diff(metrics["objective"])
     return curves | {
         "fell": fell,
@@ -129,14 +103,10 @@ def against_theory(record: Record) -> dict[str, np.ndarray]:
 
 
 def watched_rounds(folder: Path, name: str) -> pd.DataFrame:
-    """Returns decrease, mu, exactness and dissimilarity of the exact and the
-    released correction on one set of data.
-    """
+    """Returns decrease, mu, exactness and dissimilarity of the exact and the released correction on
+    one set of data."""
     runs = {variant: kept(folder, name, variant) for variant in WATCHED}
-    found = {
-        "exact": against_theory(runs["exact"]),
-        "as released": watched(runs["as released"]),
-    }
+    found = {"exact": against_theory(runs["exact"]), "as released": watched(runs["as released"])}
     exact, released = WATCHED
     lines = [
         ("change of f", "f fell by", exact, "fell"),
@@ -153,9 +123,7 @@ def watched_rounds(folder: Path, name: str) -> pd.DataFrame:
     for what, line, variant, source in lines:
         y = found[variant][source]
         columns = {"rounds": runs[variant].rounds[: len(y)], what: y}
-        parts.append(
-            pd.DataFrame(columns).assign(line=line, task=runs[variant].task)
-        )
+        parts.append(pd.DataFrame(columns).assign(line=line, task=runs[variant].task))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -169,9 +137,7 @@ def place(folder: Path, name: str, variant: str, seed: int) -> Path:
 
 def draw(folder: Path) -> None:
     """The pictures and the numbers."""
-    rounds = pd.concat(
-        [watched_rounds(folder, name) for name in reversed(ORDER)]
-    )
+    rounds = pd.concat([watched_rounds(folder, name) for name in reversed(ORDER)])
     assumptions = curves(
         rounds, "rounds", ["change of f", "mu", GAMMA, "B"], "line", ["metric", "task"],
         log=True,
@@ -181,56 +147,30 @@ def draw(folder: Path) -> None:
         for variant in VARIANTS:
             runs = [
                 read_run(file.parent)
-                for file in sorted(
-                    folder.glob(
-                        f"{name}-{variant.replace(' ', '_')}-?/run.json"
-                    )
-                )
+                for file in sorted(folder.glob(f"{name}-{variant.replace(' ', '_')}-?/run.json"))
             ]
             if not runs:
                 continue
             values = np.stack([run.metrics["objective"] for run in runs])
             tops = values[:, 0].mean(), values[:, -1].mean(), values.max()
             fell = f"fell {np.mean(np.diff(values, axis=1) < 0):.2f}"
-            print(
-                name,
-                variant,
-                len(runs),
-                *(f"{top:.3f}" for top in tops),
-                fell,
-                sep=" | ",
-            )
+            print(name, variant, len(runs), *(f"{top:.3f}" for top in tops), fell, sep=" | ")
             for number, run in enumerate(runs):
                 columns = {"round": run.rounds, "objective": values[number]}
                 parts.append(
-                    pd.DataFrame(columns).assign(
-                        task=run.task, method=variant, run=number
-                    )
+                    pd.DataFrame(columns).assign(task=run.task, method=variant, run=number)
                 )
-    repairs = curves(
-        pd.concat(parts),
-        y="objective",
-        log=True,
-        band=False,
-        lines=len(VARIANTS),
-    )
-    pictures = [
-        Picture("assumptions", assumptions),
-        Picture("repairs", repairs),
-    ]
+    repairs = curves(pd.concat(parts), y="objective", log=True, band=False, lines=len(VARIANTS))
+    pictures = [Picture("assumptions", assumptions), Picture("repairs", repairs)]
     save(pictures, Path(__file__).parent, ["png"])
 
 
 def successors() -> None:
-    """Prints mean and deviation of the last training loss, by method and
-    proximal weight.
-    """
+    """Prints mean and deviation of the last training loss, by method and proximal weight."""
     methods = {
         "FedAvg": lambda weight: fedax.FedAvg(),
         "FedProx": lambda weight: fedax.FedProx(mu=weight),
-        "FedDANE, shared cohort": lambda weight: fedax.FedDANE(
-            mu=weight, cohorts="shared"
-        ),
+        "FedDANE, shared cohort": lambda weight: fedax.FedDANE(mu=weight, cohorts="shared"),
         "S-DANE": lambda weight: fedax.SDANE(lam=weight),
         "accelerated S-DANE": lambda weight: fedax.AccSDANE(lam=weight),
         "FedRed": lambda weight: fedax.FedRed(lam=weight),
@@ -248,16 +188,8 @@ def successors() -> None:
                 observe=[TrainLoss()],
                 observe_every=100,
             )
-            last = [
-                history.metrics["train_loss"][-1] for history in histories
-            ]
-            print(
-                name,
-                weight,
-                f"{np.mean(last):.4g}",
-                f"{np.std(last, ddof=1):.2g}",
-                flush=True,
-            )
+            last = [history.metrics["train_loss"][-1] for history in histories]
+            print(name, weight, f"{np.mean(last):.4g}", f"{np.std(last, ddof=1):.2g}", flush=True)
 
 
 def main() -> None:

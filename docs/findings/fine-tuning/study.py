@@ -1,8 +1,8 @@
-"""The runs and the table of docs/models.md: full fine-tuning, low-rank
-adapters and DiLoCo on a made language.
+"""The runs and the table of docs/models.md: full fine-tuning, low-rank adapters and DiLoCo on a
+made language.
 
-python study.py run      all runs, kept as rates.csv and runs.csv beside this
-file python study.py table    the table, from the two files
+python study.py run      all runs, kept as rates.csv and runs.csv beside this file
+python study.py table    the table, from the two files
 """
 
 import csv
@@ -63,16 +63,12 @@ METHODS = {
 
 
 def table(rng: np.random.Generator) -> np.ndarray:
-    """Returns the probabilities of a letter after two others, shape (12, 12,
-    12).
-    """
+    """Returns the probabilities of a letter after two others, shape (12, 12, 12)."""
     n = len(LETTERS)
     return rng.dirichlet(np.full(n, 0.05), size=(n, n))
 
 
-def text(
-    rng: np.random.Generator, probabilities: np.ndarray, count: int
-) -> str:
+def text(rng: np.random.Generator, probabilities: np.ndarray, count: int) -> str:
     """Returns letters that a table makes."""
     limits = probabilities.cumsum(-1)
     found = [0, 1]
@@ -84,18 +80,14 @@ def text(
 
 @functools.cache
 def scene(seed: int) -> tuple[fedax.Task, Any]:
-    """Returns the clients' task and the model that was trained on the common
-    language before.
+    """Returns the clients' task and the model that was trained on the common language before.
 
-    A client's language is half the common one, 0.3 another one that all
-    share, and 0.2 its own.
+    A client's language is half the common one, 0.3 another one that all share, and 0.2 its own.
     """
     rng = np.random.default_rng(seed)
     common = table(rng)
     shared = table(rng)
-    own = [
-        0.5 * common + 0.3 * shared + 0.2 * table(rng) for _ in range(CLIENTS)
-    ]
+    own = [0.5 * common + 0.3 * shared + 0.2 * table(rng) for _ in range(CLIENTS)]
 
     def task(texts: Sequence[str]) -> fedax.Task:
         train = []
@@ -103,14 +95,10 @@ def scene(seed: int) -> tuple[fedax.Task, Any]:
         for each in texts:
             arrays = sequences(each, LETTERS, LENGTH)
             count = len(arrays["y"]) * 4 // 5
-            train.append(
-                {name: rows[:count] for name, rows in arrays.items()}
-            )
+            train.append({name: rows[:count] for name, rows in arrays.items()})
             test.append({name: rows[count:] for name, rows in arrays.items()})
         model = fedax.models.linen(MODEL, train[0]["x"])
-        return fedax.from_model(
-            model, loss, fedax.FederatedData.from_arrays(train, test=test)
-        )
+        return fedax.from_model(model, loss, fedax.FederatedData.from_arrays(train, test=test))
 
     before = fedax.run(
         fedax.FedAvg(),
@@ -121,29 +109,21 @@ def scene(seed: int) -> tuple[fedax.Task, Any]:
         seed=seed,
         observe=[],
     )
-    return task(
-        [text(rng, each, SEQUENCES * LENGTH + 1) for each in own]
-    ), before.params
+    return task([text(rng, each, SEQUENCES * LENGTH + 1) for each in own]), before.params
 
 
-def run(
-    name: str, rate: float, seed: int, rounds: int = ROUNDS
-) -> fedax.History:
+def run(name: str, rate: float, seed: int, rounds: int = ROUNDS) -> fedax.History:
     """Returns a run of one method."""
     method = METHODS[name]
     task, params = scene(seed)
     if method.average is not None:
         targets = ["*.attention.kernel", "*.wide.kernel", "*.narrow.kernel"]
-        task = fedax.lora(
-            task, RANK, targets=targets, params=params, average=method.average
-        )
+        task = fedax.lora(task, RANK, targets=targets, params=params, average=method.average)
         params = None
     return fedax.run(
         fedax.FedAvg(server=method.server),
         task,
-        solver=fedax.Optax(
-            optax.adamw(rate, weight_decay=0.1), keep=method.keep
-        ),
+        solver=fedax.Optax(optax.adamw(rate, weight_decay=0.1), keep=method.keep),
         schedule=fedax.Schedule(steps=STEPS, batch_size=BATCH),
         rounds=rounds,
         seed=seed,
@@ -155,15 +135,11 @@ def run(
 
 
 def bits(history: fedax.History) -> np.ndarray:
-    """Returns the loss of the test sequences in bits a letter, by
-    observation.
-    """
+    """Returns the loss of the test sequences in bits a letter, by observation."""
     return np.asarray(history.metrics["test_loss"]) / np.log(2)
 
 
-def write(
-    name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]
-) -> None:
+def write(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Writes a file beside this one, line by line."""
     with (HERE / name).open("w", newline="") as file:
         writer = csv.writer(file)
@@ -180,28 +156,18 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def best_rates() -> dict[str, float]:
-    """Returns each method's learning rate with the lowest last loss on the
-    draw for tuning.
-    """
-    rows = sorted(
-        read("rates.csv"),
-        key=lambda row: float(row["bits a letter"]),
-        reverse=True,
-    )
+    """Returns each method's learning rate with the lowest last loss on the draw for tuning."""
+    rows = sorted(read("rates.csv"), key=lambda row: float(row["bits a letter"]), reverse=True)
     return {row["method"]: float(row["learning rate"]) for row in rows}
 
 
 def run_all() -> None:
-    """Chooses the learning rates on one draw of the languages, and runs the
-    others with them.
-    """
+    """Chooses the learning rates on one draw of the languages, and runs the others with them."""
     fedax.keep_programs()
     tuned = (
         (name, rate, f"{bits(run(name, rate, TUNING_SEED))[-1]:.4f}")
         for name in METHODS
-        for rate in (
-            RATES if METHODS[name].average is None else ADAPTER_RATES
-        )
+        for rate in (RATES if METHODS[name].average is None else ADAPTER_RATES)
     )
     write("rates.csv", ["method", "learning rate", "bits a letter"], tuned)
     rates = best_rates()
@@ -214,11 +180,7 @@ def run_all() -> None:
                 for i, value in enumerate(bits(history)):
                     yield name, seed, i * EVERY, f"{value:.4f}", sent
 
-    write(
-        "runs.csv",
-        ["method", "seed", "round", "bits a letter", "bytes of a client"],
-        rows(),
-    )
+    write("runs.csv", ["method", "seed", "round", "bits a letter", "bytes of a client"], rows())
 
 
 def curves() -> dict[str, np.ndarray]:
@@ -227,27 +189,16 @@ def curves() -> dict[str, np.ndarray]:
     for row in read("runs.csv"):
         key = row["method"], int(row["seed"])
         found.setdefault(key, []).append(float(row["bits a letter"]))
-    return {
-        name: np.array([found[name, seed] for seed in SEEDS])
-        for name in METHODS
-    }
+    return {name: np.array([found[name, seed] for seed in SEEDS]) for name in METHODS}
 
 
 def results() -> str:
     """Returns the table of the methods."""
-    sent = {
-        row["method"]: int(row["bytes of a client"])
-        for row in read("runs.csv")
-    }
-    lines = [
-        "| method | bytes of a client a round | bits a letter |",
-        "| --- | ---: | ---: |",
-    ]
+    sent = {row["method"]: int(row["bytes of a client"]) for row in read("runs.csv")}
+    lines = ["| method | bytes of a client a round | bits a letter |", "| --- | ---: | ---: |"]
     for name, values in curves().items():
         last = values[:, -1]
-        lines.append(
-            f"| {name} | {sent[name]:,} | {last.mean():.3f} ± {last.std(ddof=1):.3f} |"
-        )
+        lines.append(f"| {name} | {sent[name]:,} | {last.mean():.3f} ± {last.std(ddof=1):.3f} |")
     return "\n".join(lines)
 
 

@@ -1,9 +1,8 @@
-"""The runs and the picture of docs/reproduction/local-gd.md, "Large steps":
-Local GD on separable and on other data, by H and step size.
+"""The runs and the picture of docs/reproduction/local-gd.md, "Large steps": Local GD on separable and on other
+data, by H and step size.
 
-python large_steps.py run     the runs that large_steps.csv beside this file
-lacks python large_steps.py draw    the picture and the table, from
-large_steps.csv
+python large_steps.py run     the runs that large_steps.csv beside this file lacks
+python large_steps.py draw    the picture and the table, from large_steps.csv
 """
 
 import csv
@@ -35,9 +34,8 @@ LEVELS = {"mushrooms": (0.1, 0.01, 0.001), "a5a": (0.4, 0.35, 0.33)}
 
 
 def task_of(name: str) -> fedax.Task:
-    """Returns logistic regression without l2 on contiguous blocks of the
-    file, as in the paper on Local GD.
-    """
+    """Returns logistic regression without l2 on contiguous blocks of the file, as in the paper on
+    Local GD."""
     return fedax.task(name, l2=0.0, clients=WORKERS)
 
 
@@ -48,11 +46,7 @@ def read_runs() -> list[dict[str, str]]:
     with RUNS.open() as file:
         rows = list(csv.DictReader(file))
     lengths = Counter(map(setting_of, rows))
-    return [
-        row
-        for row in rows
-        if lengths[setting_of(row)] == COMMUNICATIONS // EVERY + 1
-    ]
+    return [row for row in rows if lengths[setting_of(row)] == COMMUNICATIONS // EVERY + 1]
 
 
 def setting_of(row: dict[str, str]) -> tuple[str, int, str]:
@@ -74,18 +68,12 @@ def run_all() -> None:
             task = task_of(name)
             scale = SCALES[label]
             smoothness = float(np.max(closed_form(task)))
-            rate = (
-                1 / (4 * smoothness * interval)
-                if scale is None
-                else scale / smoothness
-            )
+            rate = 1 / (4 * smoothness * interval) if scale is None else scale / smoothness
             history = fedax.run(
                 fedax.LocalGD(),
                 task,
                 solver=fedax.SGD(rate),
-                schedule=fedax.Schedule(
-                    steps=interval, batch_size="full", weights="equal"
-                ),
+                schedule=fedax.Schedule(steps=interval, batch_size="full", weights="equal"),
                 rounds=COMMUNICATIONS,
                 observe=[Objective()],
                 observe_every=EVERY,
@@ -100,26 +88,14 @@ def draw() -> None:
     rows = pd.read_csv(RUNS)
     for setting, run in rows.groupby(["data", "step size", "interval"]):
         # communications until the objective is at most a level
-        below = [
-            run["communications"][run["objective"] <= level]
-            for level in LEVELS[setting[0]]
-        ]
-        print(
-            *setting,
-            [int(found.min()) if len(found) else -1 for found in below],
-        )
-    rows = rows[rows["communications"] > 0].assign(
-        line="H = " + rows["interval"].astype(str)
-    )
+        below = [run["communications"][run["objective"] <= level] for level in LEVELS[setting[0]]]
+        print(*setting, [int(found.min()) if len(found) else -1 for found in below])
+    rows = rows[rows["communications"] > 0].assign(line="H = " + rows["interval"].astype(str))
     figure = curves(
         rows, "communications", "objective", "line", ["data", "step size"],
         log=True,
     )  # fmt: skip
-    save(
-        [Picture("large-steps", figure, "Local GD by H and step size")],
-        HERE,
-        ["png"],
-    )
+    save([Picture("large-steps", figure, "Local GD by H and step size")], HERE, ["png"])
 
 
 if __name__ == "__main__":

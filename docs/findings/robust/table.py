@@ -1,5 +1,4 @@
-"""Writes the tables of docs/robust.md from docs/findings/robust/runs.csv,
-between two marks.
+"""Writes the tables of docs/robust.md from docs/findings/robust/runs.csv, between two marks.
 
 make generate
 """
@@ -25,20 +24,14 @@ def page() -> str:
 
 
 def tables() -> str:
-    """Returns one table for each partition, methods by attacks, of mean final
-    accuracies in %.
-    """
+    """Returns one table for each partition, methods by attacks, of mean final accuracies in %."""
     accuracies: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     with RUNS.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if row["metric"] == "test_accuracy":
                 partition, _, attack = row["task"].rpartition(", ")
-                accuracies[partition, attack, row["algorithm"]].append(
-                    float(row["last"])
-                )
-    partitions, attacks, methods = (
-        list(dict.fromkeys(column)) for column in zip(*accuracies)
-    )
+                accuracies[partition, attack, row["algorithm"]].append(float(row["last"]))
+    partitions, attacks, methods = (list(dict.fromkeys(column)) for column in zip(*accuracies))
     blocks = []
     for partition in partitions:
         lines = [
@@ -47,13 +40,8 @@ def tables() -> str:
             f"| --- |{' --- |' * len(attacks)}",
         ]
         for method in methods:
-            means = [
-                statistics.fmean(accuracies[partition, a, method])
-                for a in attacks
-            ]
-            lines.append(
-                f"| {method} | {' | '.join(f'{mean:.1f}' for mean in means)} |"
-            )
+            means = [statistics.fmean(accuracies[partition, a, method]) for a in attacks]
+            lines.append(f"| {method} | {' | '.join(f'{mean:.1f}' for mean in means)} |")
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 

@@ -1,6 +1,4 @@
-"""Privacy audits: membership inference on the examples that a model was
-trained on.
-"""
+"""Privacy audits: membership inference on the examples that a model was trained on."""
 
 from fedax.audit.membership import Attack as Attack
 from fedax.audit.membership import Membership as Membership

@@ -1,5 +1,5 @@
-"""Membership inference on federated training: the same method on halves of
-the data, one of which the attacker knows.
+"""Membership inference on federated training: the same method on halves of the data, one of which
+the attacker knows.
 """
 
 import dataclasses
@@ -16,15 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from fedax.core import (
-    Algorithm,
-    DataError,
-    History,
-    InvalidInput,
-    Outcome,
-    Ragged,
-    Task,
-)
+from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
 from fedax.engine.driver.options import Progress
 from fedax.engine.driver.run import run
 from fedax.tasks.from_model import OfOutputs, cross_entropy
@@ -36,20 +28,19 @@ PIECE = 2048
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """The attack model: one hidden layer on the largest class probabilities
-    in falling order, trained by Adam.
+    """The attack model: one hidden layer on the largest class probabilities in falling order,
+    trained by Adam.
 
     Args:
-        top: how many of the largest probabilities it sees, at least 1; all of
-            them if there are fewer classes.
+        top: how many of the largest probabilities it sees, at least 1; all of them if there are
+            fewer classes.
         hidden: units of the hidden layer, at least 1.
         epochs: passes over the shadow model's answers, at least 1.
         learning_rate: of Adam, above 0.
 
-    Source: Salem et al., ML-Leaks, NDSS 2019, attack 1, as in Sun, Li and
-    Wang, Decentralized Federated Averaging, 2021, sec. 6, which names 64
-    units and the top three (two for two classes), and neither optimizer nor
-    epochs.
+    Source: Salem et al., ML-Leaks, NDSS 2019, attack 1, as in Sun, Li and Wang, Decentralized
+    Federated Averaging, 2021, sec. 6, which names 64 units and the top three (two for two classes),
+    and neither optimizer nor epochs.
 
     >>> Attack().hidden
     64
@@ -61,11 +52,9 @@ class Attack:
     learning_rate: float = 1e-3
 
 
-def area(
-    members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"]
-) -> float:
-    """Returns the area under the ROC curve of an attack's scores, which are
-    high for examples that it takes for members; 0.5 is guessing.
+def area(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"]) -> float:
+    """Returns the area under the ROC curve of an attack's scores, which are high for examples that
+    it takes for members; 0.5 is guessing.
 
     >>> import numpy as np
     >>> area(np.array([0.9, 0.4]), np.array([0.5, 0.1]))
@@ -84,13 +73,11 @@ def shadow_classifier(
     seed: int = 0,
     attack: Attack | None = None,
 ) -> Any:
-    """Returns a classifier of scikit-learn of probability vectors into others
-    (class 0) and members (class 1), learned on a shadow model whose members
-    are known.
+    """Returns a classifier of scikit-learn of probability vectors into others (class 0) and members
+    (class 1), learned on a shadow model whose members are known.
 
     Args:
-        members: the shadow model's class probabilities of examples that it
-            was trained on.
+        members: the shadow model's class probabilities of examples that it was trained on.
         others: the same of examples that it never saw.
         seed: of the classifier.
         attack: its shape and training.
@@ -139,14 +126,12 @@ class Membership:
     """The success of membership inference after some rounds.
 
     Attributes:
-        rounds: how many rounds the models were trained, shape (looks,). After
-            an interruption, or if a model is not finite or a budget ends its
-            run, there are fewer looks than were asked for.
-        auc: by attack, `shadow` and `calibrated` (the threshold on the
-            calibrated loss), the area under the ROC curve at each look; 0.5
-            is guessing.
-        seconds: wall time until each look, both models and the attacks, shape
-            (looks,).
+        rounds: how many rounds the models were trained, shape (looks,). After an interruption, or
+            if a model is not finite or a budget ends its run, there are fewer looks than were
+            asked for.
+        auc: by attack, `shadow` and `calibrated` (the threshold on the calibrated loss), the area
+            under the ROC curve at each look; 0.5 is guessing.
+        seconds: wall time until each look, both models and the attacks, shape (looks,).
         history: of the attacked model.
     """
 
@@ -157,12 +142,11 @@ class Membership:
 
 
 def quarters(task: Task, seed: int = 0) -> list[Ragged]:
-    """Deals every client's training examples at random into four parts of
-    nearly equal size.
+    """Deals every client's training examples at random into four parts of nearly equal size.
 
-    The parts of a client, and those of all clients together, differ by at
-    most one example: what is left of a client after four equal shares goes to
-    the parts in turn, beginning after the last part that got one.
+    The parts of a client, and those of all clients together, differ by at most one example: what is
+    left of a client after four equal shares goes to the parts in turn, beginning after the last
+    part that got one.
 
     Raises:
         DataError: a client with fewer than four examples.
@@ -176,10 +160,7 @@ def quarters(task: Task, seed: int = 0) -> list[Ragged]:
     for k, count in enumerate(task.train.sizes.tolist()):
         # `array_split` gives the remainder to its first pieces
         for i, rows in enumerate(np.array_split(rng.permutation(count), 4)):
-            examples = {
-                name: np.asarray(values)[rows]
-                for name, values in task.train[k].items()
-            }
+            examples = {name: np.asarray(values)[rows] for name, values in task.train[k].items()}
             parts[(next_part + i) % 4].append(examples)
         next_part = (next_part + count) % 4
     return [Ragged.of(part) for part in parts]
@@ -196,44 +177,35 @@ def membership(
     checkpoint: str | Path | None = None,
     **options: Any,
 ) -> Membership:
-    r"""Trains a target and a shadow model by `algorithm` on halves of the
-    data and guesses the target's members.
+    r"""Trains a target and a shadow model by `algorithm` on halves of the data and guesses the
+    target's members.
 
-    Two attacks on the global model: a classifier learned on the shadow model
-    (`Attack`), and the threshold on the loss calibrated by the shadow model,
-    $\ell(\text{shadow}, z) - \ell(\text{target}, z)$, which is high for
-    examples that only the target knows.
+    Two attacks on the global model: a classifier learned on the shadow model (`Attack`), and the
+    threshold on the loss calibrated by the shadow model,
+    $\ell(\text{shadow}, z) - \ell(\text{target}, z)$, which is high for examples that only the
+    target knows.
 
     Args:
         algorithm: the method.
-        task: a classification task; a quarter of its training examples is
-            trained on, so accuracies are below those of all.
-        looks: after how many rounds the models are attacked; at least 0,
-            ascending.
+        task: a classification task; a quarter of its training examples is trained on, so accuracies
+            are below those of all.
+        looks: after how many rounds the models are attacked; at least 0, ascending.
         seed: of the split and the target's run; the shadow's is the next one.
         attack: the shadow attack's model; `Attack()` by default.
-        progress: called after every observation of a model; returning True
-            ends after the look.
-        checkpoint: a folder; called again with the same arguments, it
-            continues there, to the same numbers.
-        options: of `fedax.run`: solver, schedule, engine, channel, observe,
-            checkpoint_every.
+        progress: called after every observation of a model; returning True ends after the look.
+        checkpoint: a folder; called again with the same arguments, it continues there, to the same
+            numbers.
+        options: of `fedax.run`: solver, schedule, engine, channel, observe, checkpoint_every.
 
     Raises:
-        InvalidInput: not a task of `fedax.classification`, or looks that do
-            not ascend.
+        InvalidInput: not a task of `fedax.classification`, or looks that do not ascend.
         DataError: a client with fewer than four examples.
 
-    Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6;
-    calibration: Watson et al., On the Importance of Difficulty Calibration in
-    Membership Inference Attacks, ICLR 2022.
+    Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6; calibration: Watson
+    et al., On the Importance of Difficulty Calibration in Membership Inference Attacks, ICLR 2022.
     """
     if not looks or looks[0] < 0 or list(looks) != sorted(set(looks)):
-        raise InvalidInput.of(
-            "membership(looks=...)",
-            list(looks),
-            "ascending whole numbers >= 0",
-        )
+        raise InvalidInput.of("membership(looks=...)", list(looks), "ascending whole numbers >= 0")
     # parts 0 and 2 are trained on, parts 1 and 3 are examples that were not
     parts = quarters(task, seed)
     asked = False
@@ -241,30 +213,16 @@ def membership(
 
     def hook(observation: Progress) -> None:
         nonlocal asked
-        asked = (
-            bool(
-                progress and progress(observation._replace(rounds=looks[-1]))
-            )
-            or asked
-        )
+        asked = bool(progress and progress(observation._replace(rounds=looks[-1]))) or asked
 
     def train(part: int, run_seed: int, rounds: int) -> History:
         data = dataclasses.replace(task.data, train=parts[part])
         # observed at its end only, unless the options say otherwise
-        common = {
-            "observe_every": max(looks[-1], 1),
-            "progress": hook,
-            **options,
-        }
+        common = {"observe_every": max(looks[-1], 1), "progress": hook, **options}
         own = dataclasses.replace(task, data=data)
         # from its checkpoint on
         return run(
-            algorithm,
-            own,
-            rounds=rounds,
-            seed=run_seed,
-            checkpoint=folder / str(part),
-            **common,
+            algorithm, own, rounds=rounds, seed=run_seed, checkpoint=folder / str(part), **common
         )
 
     results: list[dict[str, float]] = []
@@ -273,29 +231,18 @@ def membership(
         folder = Path(checkpoint or scratch)
         for rounds in looks:
             file = folder / f"look-{rounds:09d}.json"
-            # a look that is in a file is not made again, even if the models
-            # have to be
+            # a look that is in a file is not made again, even if the models have to be
             if not file.exists():
                 started = time.perf_counter()
                 target = train(0, seed, rounds)
                 shadow = train(2, seed + 1, rounds)
-                # the history ends with the worse of both outcomes, and no
-                # attack is made the history ends with the worse of both
-                # outcomes, and no attack is made
+                # the history ends with the worse of both outcomes, and no attack is made
+                # the history ends with the worse of both outcomes, and no attack is made
                 outcomes = target.outcome, shadow.outcome
-                outcome = next(
-                    (each for each in outcomes if each.kind != "ok"), None
-                )
+                outcome = next((each for each in outcomes if each.kind != "ok"), None)
                 if outcome is not None:
                     break
-                look = _run_attacks(
-                    task.loss,
-                    parts,
-                    target.params,
-                    shadow.params,
-                    seed,
-                    attack,
-                )
+                look = _run_attacks(task.loss, parts, target.params, shadow.params, seed, attack)
                 if look is None:
                     outcome = Outcome("diverged", rounds)
                     break
@@ -306,34 +253,26 @@ def membership(
             if asked and rounds < looks[-1]:
                 outcome = Outcome("interrupted")
                 break
-        # all looks came from files: the target is trained, or read from its
-        # checkpoint
+        # all looks came from files: the target is trained, or read from its checkpoint
         history = target or train(0, seed, looks[-1])
 
     return Membership(
         np.array(looks[: len(results)]),
-        {
-            name: np.array([look[name] for look in results])
-            for name in ("shadow", "calibrated")
-        },
+        {name: np.array([look[name] for look in results]) for name in ("shadow", "calibrated")},
         np.cumsum([look["seconds"] for look in results]),
         dataclasses.replace(history, outcome=outcome or history.outcome),
     )
 
 
 def check_auditable(task: Task) -> None:
-    """Refuses tasks whose models give no class probabilities, or whose
-    clients have fewer than four examples.
+    """Refuses tasks whose models give no class probabilities, or whose clients have fewer than four
+    examples.
     """
     loss = task.loss
-    is_classifier = (
-        isinstance(loss, OfOutputs) and loss.measure is cross_entropy
-    )
+    is_classifier = isinstance(loss, OfOutputs) and loss.measure is cross_entropy
     if not is_classifier or task.state is not None:
         got = f"the task {task.name!r}"
-        raise InvalidInput.found(
-            "membership(task=...)", got, "classification tasks"
-        )
+        raise InvalidInput.found("membership(task=...)", got, "classification tasks")
     sizes = np.asarray(task.train.sizes)
     if sizes.min() < 4:
         got = f"{sizes.min()} examples"
@@ -349,25 +288,17 @@ def _run_attacks(
     seed: int,
     attack: Attack | None,
 ) -> dict[str, float] | None:
-    """Returns the areas under the ROC curves of the shadow attack and of the
-    calibrated threshold on a pair of models; None if a model gives no finite
-    answers.
+    """Returns the areas under the ROC curves of the shadow attack and of the calibrated threshold
+    on a pair of models; None if a model gives no finite answers.
     """
     # log probabilities of all parts, each of shape (examples, classes)
-    of_target = [
-        answers(loss, target, part.arrays["x"]) for part in parts[:2]
-    ]
+    of_target = [answers(loss, target, part.arrays["x"]) for part in parts[:2]]
     of_shadow = [answers(loss, shadow, part.arrays["x"]) for part in parts]
     if not np.isfinite(np.concatenate([*of_target, *of_shadow])).all():
         return None
-    classifier = shadow_classifier(
-        np.exp(of_shadow[2]), np.exp(of_shadow[3]), seed, attack
-    )
-    guesses = [
-        classifier.predict_proba(np.exp(values))[:, 1] for values in of_target
-    ]
-    # how much larger the target's log probability of the true label is than
-    # the shadow's
+    classifier = shadow_classifier(np.exp(of_shadow[2]), np.exp(of_shadow[3]), seed, attack)
+    guesses = [classifier.predict_proba(np.exp(values))[:, 1] for values in of_target]
+    # how much larger the target's log probability of the true label is than the shadow's
     gains = [
         (a - b)[np.arange(len(a)), np.asarray(part.arrays["y"])]
         for a, b, part in zip(of_target, of_shadow, parts, strict=False)
@@ -375,21 +306,14 @@ def _run_attacks(
     return {"shadow": area(*guesses), "calibrated": area(*gains)}
 
 
-def answers(
-    loss: Any, params: PyTree, x: Any
-) -> Float[np.ndarray, "some classes"]:
-    """Returns the logarithms of the class probabilities of a classification
-    task's model, as in evaluation.
+def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classes"]:
+    """Returns the logarithms of the class probabilities of a classification task's model, as in
+    evaluation.
     """
 
     log = jax.jit(
-        lambda params, x: jax.nn.log_softmax(
-            loss.outputs(params, {"x": x}, None)[0], axis=1
-        )
+        lambda params, x: jax.nn.log_softmax(loss.outputs(params, {"x": x}, None)[0], axis=1)
     )
     # the last piece is shorter, so its size is compiled once more
-    pieces = [
-        log(params, jnp.asarray(x[i : i + PIECE]))
-        for i in range(0, len(x), PIECE)
-    ]
+    pieces = [log(params, jnp.asarray(x[i : i + PIECE])) for i in range(0, len(x), PIECE)]
     return np.concatenate([np.asarray(piece) for piece in pieces])

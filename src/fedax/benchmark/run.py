@@ -1,6 +1,4 @@
-"""Runs the protocol: two draws of settings, selection on separate seeds, and
-the reported runs.
-"""
+"""Runs the protocol: two draws of settings, selection on separate seeds, and the reported runs."""
 
 import dataclasses
 import hashlib
@@ -39,8 +37,8 @@ class Tuning:
     Args:
         settings: of each of the two draws.
         screening: seeds on which all settings run.
-        deciding: seeds on which the better half of them runs as well; none,
-            and the first ones decide.
+        deciding: seeds on which the better half of them runs as well; none, and the first ones
+            decide.
         reported: seeds of the runs that are reported.
         draw: seed of the settings.
     """
@@ -57,51 +55,35 @@ STANDING = Tuning()
 
 
 def key_of(
-    task: BenchTask,
-    method: AlgorithmSection,
-    space: Space,
-    tuning: Tuning = STANDING,
+    task: BenchTask, method: AlgorithmSection, space: Space, tuning: Tuning = STANDING
 ) -> str:
-    """Returns the fingerprint of all that the results of a method on a task
-    depend on.
-    """
+    """Returns the fingerprint of all that the results of a method on a task depend on."""
     is_code = is_user_code("algorithm", method.name)
     told = [
         task.sections,
-        task.target.model_dump(
-            include={"metric", "value", "learning_rate", "quality"}
-        ),
+        task.target.model_dump(include={"metric", "value", "learning_rate", "quality"}),
         task.options_for(method),
         {name: one[:3] for name, one in space.items()},
         dataclasses.astuple(tuning),
-        load("algorithm", method.name).sha256
-        if is_code
-        else algorithm_class(method.name).__name__,
+        load("algorithm", method.name).sha256 if is_code else algorithm_class(method.name).__name__,
     ]
-    return hashlib.sha256(
-        json.dumps(told, sort_keys=True).encode()
-    ).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def run_method(
-    task: BenchTask,
-    method: AlgorithmSection,
-    space: Space,
-    data: Task,
-    tuning: Tuning = STANDING,
+    task: BenchTask, method: AlgorithmSection, space: Space, data: Task, tuning: Tuning = STANDING
 ) -> pd.DataFrame:
     """Runs the protocol for one method on one task.
 
     Returns:
-        A row for each reported run with the columns `task`, `method`, `draw`
-        (of the data), `study` (of the tuning), `seed`, those of `COSTS`
-        (infinite if it does not arrive), of the task's qualities (missing if
-        it diverged), `everyone` (whether all clients work in every round),
+        A row for each reported run with the columns `task`, `method`, `draw` (of the data), `study`
+        (of the tuning), `seed`, those of `COSTS` (infinite if it does not arrive), of the task's
+        qualities (missing if it diverged), `everyone` (whether all clients work in every round),
         the selected `settings`, `edges`, and the `key` of `key_of`.
 
     Raises:
-        InvalidInput: a method that the task refuses, such as one with two
-            phases on an asynchronous server.
+        InvalidInput: a method that the task refuses, such as one with two phases on an asynchronous
+            server.
     """
     metric = task.target.metric
     key = key_of(task, method, space, tuning)
@@ -109,17 +91,10 @@ def run_method(
     def score(records: Sequence[Record]) -> Score:
         rounds = [cost_to(run, task.target, "rounds") for run in records]
         reached = [cost for cost in rounds if math.isfinite(cost)]
-        losses = [
-            math.inf if run.diverged else loss_of(run, metric)
-            for run in records
-        ]
+        losses = [math.inf if run.diverged else loss_of(run, metric) for run in records]
         # first who arrives, then how fast, then how good
         missed = float(len(rounds) - len(reached))
-        return (
-            missed,
-            statistics.fmean(reached or [0.0]),
-            statistics.fmean(losses),
-        )
+        return missed, statistics.fmean(reached or [0.0]), statistics.fmean(losses)
 
     setting, edges, records = tune(task, method, space, data, tuning, score)
     # a user's file is read again by every stage
@@ -131,12 +106,8 @@ def run_method(
         )
     algorithm = task.experiment_of(method, [setting]).algorithm[0].make()
     about = {
-        "everyone": int(
-            any(phase.everyone for phase in footprint(algorithm).phases)
-        ),
-        "settings": " ".join(
-            f"{name}={value:g}" for name, value in setting.items()
-        ),
+        "everyone": int(any(phase.everyone for phase in footprint(algorithm).phases)),
+        "settings": " ".join(f"{name}={value:g}" for name, value in setting.items()),
         "edges": ", ".join(edges),
         "key": key,
     }
@@ -165,34 +136,26 @@ def tune(
     tuning: Tuning,
     score: Callable[[Sequence[Record]], Score],
 ) -> tuple[Setting, list[str], list[Record]]:
-    """Tunes a method: a first draw, a second one across the edges that it
-    selected, the better half on further seeds, and the reported runs.
+    """Tunes a method: a first draw, a second one across the edges that it selected, the better half
+    on further seeds, and the reported runs.
 
-    All stages of the selection have equally many runs, so that one compiled
-    program serves them.
+    All stages of the selection have equally many runs, so that one compiled program serves them.
 
     Returns:
-        The selected setting, values of it at an edge such as `mu: high`, and
-        its runs.
+        The selected setting, values of it at an edge such as `mu: high`, and its runs.
     """
 
-    def select(
-        settings: Sequence[Setting], seeds: Sequence[int]
-    ) -> list[list[Record]]:
+    def select(settings: Sequence[Setting], seeds: Sequence[int]) -> list[list[Record]]:
         records = run_settings(task.selecting, method, settings, data, seeds)
         # settings in order, each with all seeds
-        return [
-            records[i : i + len(seeds)]
-            for i in range(0, len(records), len(seeds))
-        ]
+        return [records[i : i + len(seeds)] for i in range(0, len(records), len(seeds))]
 
     # shape (2 * settings, hyperparameters): the first draw, then the second
     points = unit_points(len(space), 2 * tuning.settings, tuning.draw)
     settings = draw_settings(space, points[: tuning.settings])
     runs = select(settings, tuning.screening)
     scores = [score(one) for one in runs]
-    # a best value at the edge of its range moves the second draw across this
-    # edge
+    # a best value at the edge of its range moves the second draw across this edge
     best = settings[scores.index(min(scores))]
     second = {key: one.shifted(best[key]) for key, one in space.items()}
     settings += draw_settings(second, points[tuning.settings :])
@@ -210,25 +173,17 @@ def tune(
     edges = []
     for key, one in space.items():
         # the edges of both draws together: beyond these nothing was tried
-        ends = {
-            "low": min(one.low, second[key].low),
-            "high": max(one.high, second[key].high),
-        }
+        ends = {"low": min(one.low, second[key].low), "high": max(one.high, second[key].high)}
         if edge := one._replace(**ends).edge(setting[key]):
             edges.append(f"{key}: {edge}")
-    return (
-        setting,
-        edges,
-        run_settings(task, method, [setting], data, tuning.reported),
-    )
+    return setting, edges, run_settings(task, method, [setting], data, tuning.reported)
 
 
 def make_data(task: BenchTask) -> Task:
     """Makes the data and the model of a task, which serve all methods.
 
     Raises:
-        InvalidInput: data that are not there, with the command that loads
-            them.
+        InvalidInput: data that are not there, with the command that loads them.
     """
     return task.experiment_of(task.reference, [{}]).plan().task
 
@@ -240,35 +195,27 @@ def run_settings(
     data: Task,
     seeds: Sequence[int],
 ) -> list[Record]:
-    """Runs settings with seeds as one program: the first setting with all
-    seeds, then the next.
-    """
+    """Runs settings with seeds as one program: the first setting with all seeds, then the next."""
     plan = task.experiment_of(method, settings).plan(data)
     labels = list(map(str, range(len(settings))))
     histories = run_batch(plan, labels, seeds)
-    # minibatch gradients of a round over the number of all clients: a phase
-    # of a cohort counts with its share of them, because with 5 of 20 clients
-    # gradient descent by all is four times the work
+    # minibatch gradients of a round over the number of all clients: a phase of a cohort counts with
+    # its share of them, because with 5 of 20 clients gradient descent by all is four times the work
     clients = plan.task.train.clients
-    share = (
-        plan.arguments_of(labels[0])["schedule"].cohort or clients
-    ) / clients
+    share = (plan.arguments_of(labels[0])["schedule"].cohort or clients) / clients
     # settings differ in numbers only, so that one stands for all
     gradients = gradients_of(plan, labels[:1], share)["0"]
     return [
         Record.of(history, seed=seed, gradients=gradients)
-        for history, seed in zip(
-            histories, [*seeds] * len(settings), strict=True
-        )
+        for history, seed in zip(histories, [*seeds] * len(settings), strict=True)
     ]
 
 
 def has_diverged(run: Record, metric: str) -> bool:
     """Returns whether a run counts as diverged on a task with some metric.
 
-    It was stopped for that, is not finite, or its metric ends worse than it
-    began. The metric of the task decides, not the training loss: a loss that
-    rises may go with accuracies that rise.
+    It was stopped for that, is not finite, or its metric ends worse than it began. The metric of
+    the task decides, not the training loss: a loss that rises may go with accuracies that rise.
     """
     last = loss_of(run, metric)
     is_worse = math.isinf(last) or last > loss_of(run, metric, 0)
@@ -276,13 +223,11 @@ def has_diverged(run: Record, metric: str) -> bool:
 
 
 def cost_to(run: Record, target: Target, cost: str) -> float:
-    """Returns what a run has spent when the metric is first as good as the
-    target.
+    """Returns what a run has spent when the metric is first as good as the target.
 
-    Infinite if it never is, or if the run diverged. NaN where the cost is not
-    known, such as hours without devices. Observations before the first round
-    do not count: where clients adapt the initial model on their own, it can
-    be as good as the target without any message.
+    Infinite if it never is, or if the run diverged. NaN where the cost is not known, such as hours
+    without devices. Observations before the first round do not count: where clients adapt the
+    initial model on their own, it can be as good as the target without any message.
     """
     spent = spent_of(run)[cost]
     if spent is None:
@@ -291,8 +236,7 @@ def cost_to(run: Record, target: Target, cost: str) -> float:
         return math.inf
     begun = np.asarray(run.rounds) > 0
     curve = np.asarray(run.scalars[target.metric], float)[begun]
-    # the curve is read along what was spent, so "rounds" stands for the unit
-    # of the cost
+    # the curve is read along what was spent, so "rounds" stands for the unit of the cost
     return read_curve(
         curve,
         np.asarray(spent, float)[begun],
@@ -302,9 +246,7 @@ def cost_to(run: Record, target: Target, cost: str) -> float:
 
 
 def loss_of(run: Record, metric: str, observation: int = -1) -> float:
-    """Returns a value of a metric, by default the last, as a loss; infinite
-    if it is not finite.
-    """
+    """Returns a value of a metric, by default the last, as a loss; infinite if it is not finite."""
     value = float(run.scalars[metric][observation])
     if not math.isfinite(value):
         return math.inf

@@ -1,8 +1,7 @@
-"""Where methods stand: costs against the reference, tested over the tasks of
-a family, and areas.
+"""Where methods stand: costs against the reference, tested over the tasks of a family, and areas.
 
-Results are rows of a table, see `fedax.benchmark.run.run_method`. Archived
-and new methods are judged alike, by `compare_methods`.
+Results are rows of a table, see `fedax.benchmark.run.run_method`. Archived and new methods are
+judged alike, by `compare_methods`.
 """
 # pandas states columns and groups of a frame as unions that nothing narrows
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -39,49 +38,36 @@ Runs = Float[np.ndarray, "methods runs"]
 
 
 def first_results(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Returns tables of results as one; of a method and task with several
-    keys the first counts.
-    """
+    """Returns tables of results as one; of a method and task with several keys the first counts."""
     cell = ["task", "method"]
-    found = pd.concat(tables, ignore_index=True).drop_duplicates(
-        [*cell, *RUN]
-    )
-    return found.loc[
-        found["key"] == found.groupby(cell)["key"].transform("first")
-    ]
+    found = pd.concat(tables, ignore_index=True).drop_duplicates([*cell, *RUN])
+    return found.loc[found["key"] == found.groupby(cell)["key"].transform("first")]
 
 
-def compare_methods(
-    results: pd.DataFrame, tasks: Sequence[BenchTask]
-) -> pd.DataFrame:
-    """Compares the methods that have run on some tasks with the reference of
-    these.
+def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.DataFrame:
+    """Compares the methods that have run on some tasks with the reference of these.
 
-    Costs are compared by their logarithms, run by run with equal seeds: the
-    gain is the logarithm of the reference's cost over the method's. Factors
-    beyond `LIMIT`, such as those of runs that never arrive, count as `LIMIT`.
-    The gain of a quality is the difference, positive where the method is
-    better, and a run that diverged counts as the worst of its task.
+    Costs are compared by their logarithms, run by run with equal seeds: the gain is the logarithm
+    of the reference's cost over the method's. Factors beyond `LIMIT`, such as those of runs that
+    never arrive, count as `LIMIT`. The gain of a quality is the difference, positive where the
+    method is better, and a run that diverged counts as the worst of its task.
 
-    One test is over all tasks: under its hypothesis every difference could as
-    well have the other sign. Holm corrects for the number of methods.
+    One test is over all tasks: under its hypothesis every difference could as well have the other
+    sign. Holm corrects for the number of methods.
 
     Args:
-        results: of all methods; those that lack one of the tasks are left
-            out.
+        results: of all methods; those that lack one of the tasks are left out.
         tasks: of one family.
 
     Returns:
-        A row for each method, the reference among them, in the order of their
-        areas by rounds; no row without the reference or with it alone.
-        Columns are `everyone`, `edges` (on how many tasks a selected value is
-        at the edge of its range), and by quality, or by cost that is known of
-        all runs, such as `gain_rounds`: `gain`, `low`, `high` (mean over the
-        tasks, with its 95 % interval over the seeds), `p` (adjusted),
-        `detectable` (the gain that the test finds with a chance of `POWER`);
-        of costs also `area`, `area_low`, `area_high` (its interval over the
-        tasks), and `round` (the cost of a round over that of the reference's,
-        NaN where no run arrives).
+        A row for each method, the reference among them, in the order of their areas by rounds; no
+        row without the reference or with it alone. Columns are `everyone`, `edges` (on how many
+        tasks a selected value is at the edge of its range), and by quality, or by cost that is
+        known of all runs, such as `gain_rounds`: `gain`, `low`, `high` (mean over the tasks, with
+        its 95 % interval over the seeds), `p` (adjusted), `detectable` (the gain that the test
+        finds with a chance of `POWER`); of costs also `area`, `area_low`, `area_high` (its interval
+        over the tasks), and `round` (the cost of a round over that of the reference's, NaN where no
+        run arrives).
     """
     reference = tasks[0].reference.shown()
     names = [task.name for task in tasks]
@@ -92,23 +78,15 @@ def compare_methods(
         return pd.DataFrame()
     own = own[own["method"].isin(methods)]
     groups = own.groupby("method")
-    frame = pd.DataFrame(
-        {"everyone": groups["everyone"].max().astype(bool)}, index=methods
-    )
+    frame = pd.DataFrame({"everyone": groups["everyone"].max().astype(bool)}, index=methods)
     at_edge = own[own["edges"].notna()].groupby("method")["task"].nunique()
     frame["edges"] = at_edge.reindex(methods, fill_value=0)
     others = frame.index != reference
     rounds: Float[np.ndarray, "methods tasks"] | None = None
     # hours are not known without devices
     measures = [name for name in COSTS if own[name].notna().all()]
-    measures += [
-        name
-        for name in QUALITY
-        if all(name in task.target.quality for task in tasks)
-    ]
-    wide = own.pivot(
-        index="method", columns=["task", *RUN], values=measures
-    ).loc[methods]
+    measures += [name for name in QUALITY if all(name in task.target.quality for task in tasks)]
+    wide = own.pivot(index="method", columns=["task", *RUN], values=measures).loc[methods]
     # runs that not all methods have are left out
     runs = wide["rounds"].dropna(axis=1).columns
     for measure in measures:
@@ -121,39 +99,31 @@ def compare_methods(
                 gains.append(_cost_gains(table, at))
             else:
                 metric = task.target.quality[measure]
-                gains.append(
-                    _quality_gains(table, at, is_higher_better(metric))
-                )
+                gains.append(_quality_gains(table, at, is_higher_better(metric)))
         tested = flip_signs([one[others] for one in gains])
         for name in tested:
             frame.loc[others, f"{name}_{measure}"] = tested[name].to_numpy()
         if measure not in COSTS:
             continue
         costs = np.array([np.median(table, axis=1) for table in tables]).T
-        for name, values in zip(
-            ("area", "area_low", "area_high"), areas(costs), strict=True
-        ):
+        for name, values in zip(("area", "area_low", "area_high"), areas(costs), strict=True):
             frame[f"{name}_{measure}"] = values
         rounds = costs if rounds is None else rounds
         with np.errstate(invalid="ignore"):
             prices = pd.DataFrame(costs / rounds, index=methods)
-        frame[f"round_{measure}"] = (prices / prices.loc[reference]).median(
-            axis=1
-        )
+        frame[f"round_{measure}"] = (prices / prices.loc[reference]).median(axis=1)
     return frame.sort_values("area_rounds", ascending=False, kind="stable")
 
 
 def areas(
     costs: Float[np.ndarray, "methods tasks"],
 ) -> Float[np.ndarray, "mean_low_high methods"]:
-    """Returns the areas under the performance profiles from 1 to `LIMIT`,
-    over their width, in [0, 1], and the ends of their 95 % bootstrap
-    intervals over tasks.
+    """Returns the areas under the performance profiles from 1 to `LIMIT`, over their width, in
+    [0, 1], and the ends of their 95 % bootstrap intervals over tasks.
 
-    The profile at r is the share of tasks on which a method costs at most r
-    times as much as the best one. Source: Dolan and Moré, Benchmarking
-    optimization software with performance profiles (2002), eq. (2.1). A task
-    with ratio r adds the part of the interval that lies above r.
+    The profile at r is the share of tasks on which a method costs at most r times as much as the
+    best one. Source: Dolan and Moré, Benchmarking optimization software with performance profiles
+    (2002), eq. (2.1). A task with ratio r adds the part of the interval that lies above r.
 
     Args:
         costs: above 0, infinite where the target is not reached.
@@ -176,8 +146,7 @@ def areas(
 def _cost_gains(costs: Runs, reference: int) -> Runs:
     logs = np.log(costs)
     with np.errstate(invalid="ignore"):
-        # level if both never arrive; infinite gains become large ones, and
-        # are clipped
+        # level if both never arrive; infinite gains become large ones, and are clipped
         gains = np.nan_to_num(logs[reference] - logs)
     most = math.log(LIMIT)
     return np.clip(gains, -most, most)
@@ -190,63 +159,44 @@ def _quality_gains(values: Runs, reference: int, is_higher: bool) -> Runs:
 
 
 def flip_signs(gains: Sequence[Runs]) -> pd.DataFrame:
-    """Tests by sign flips whether the mean over tasks of each method's gains
-    is 0, with Holm's correction over the methods.
+    """Tests by sign flips whether the mean over tasks of each method's gains is 0, with Holm's
+    correction over the methods.
 
     Args:
         gains: of each task.
 
     Returns:
-        A row for each method with the columns `gain`, `low`, `high`, `p` and
-        `detectable` of `compare_methods`.
+        A row for each method with the columns `gain`, `low`, `high`, `p` and `detectable` of
+        `compare_methods`.
 
-    >>> flip_signs([np.full((1, 8), 0.5), np.full((1, 8), 0.7)]).round(
-    ...     3
-    ... ).iloc[0].tolist()
+    >>> flip_signs([np.full((1, 8), 0.5), np.full((1, 8), 0.7)]).round(3).iloc[0].tolist()
     [0.6, 0.6, 0.6, 0.0, 0.077]
     """
     mean = np.mean([one.mean(1) for one in gains], axis=0)
     # the spread of seeds within the tasks, which are fixed
     errors = [one.var(1, ddof=1) / one.shape[1] for one in gains]
     error = np.sqrt(np.sum(errors, axis=0)) / len(gains)
-    reach = error * special.stdtrit(
-        sum(one.shape[1] - 1 for one in gains), 1 - LEVEL / 2
-    )
+    reach = error * special.stdtrit(sum(one.shape[1] - 1 for one in gains), 1 - LEVEL / 2)
     # each task has one weight; shape (methods, pairs)
-    pairs = np.concatenate(
-        [one / (one.shape[1] * len(gains)) for one in gains], axis=1
-    )
+    pairs = np.concatenate([one / (one.shape[1] * len(gains)) for one in gains], axis=1)
     # all methods see the same signs
-    signs = np.random.default_rng(SEED).choice(
-        [-1.0, 1.0], (FLIPS, pairs.shape[1])
-    )
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (FLIPS, pairs.shape[1]))
     # sums in another order differ in the last bits
     is_larger = np.abs(signs @ pairs.T) >= np.abs(mean) * (1 - 1e-9)
     p = (1 + is_larger.sum(0)) / (1 + FLIPS)
-    columns = {
-        "gain": mean,
-        "low": mean - reach,
-        "high": mean + reach,
-        "p": holm(p.tolist()),
-    }
-    # as of a t-test at Holm's first level, which is close to the power of
-    # sign flips
+    columns = {"gain": mean, "low": mean - reach, "high": mean + reach, "p": holm(p.tolist())}
+    # as of a t-test at Holm's first level, which is close to the power of sign flips
     spread = np.median(np.concatenate(gains, axis=1).std(1, ddof=1))
     n = pairs.shape[1]
     level = LEVEL / len(mean)
-    found = (
-        (special.stdtrit(n - 1, 1 - level / 2) + special.ndtri(POWER))
-        * spread
-        / math.sqrt(n)
-    )
+    found = (special.stdtrit(n - 1, 1 - level / 2) + special.ndtri(POWER)) * spread / math.sqrt(n)
     # no p-value is smaller than that of equal signs
     found = found if 2.0 ** (1 - n) <= level else math.inf
     return pd.DataFrame(columns).assign(detectable=found)
 
 
 def verdict_of(row: Mapping[str, float], measure: str) -> str:
-    """Returns `better`, `worse`, or nothing if a method is not
-    distinguishable.
+    """Returns `better`, `worse`, or nothing if a method is not distinguishable.
 
     Args:
         row: of `compare_methods`.
@@ -258,22 +208,16 @@ def verdict_of(row: Mapping[str, float], measure: str) -> str:
 
 
 def gain_text(row: Mapping[str, float], measure: str) -> str:
-    """Returns a gain with its interval, of costs in percent; nothing for the
-    reference.
+    """Returns a gain with its interval, of costs in percent; nothing for the reference.
 
     Args:
         row, measure: as for `verdict_of`.
     """
-    gains = [
-        row.get(f"{name}_{measure}", math.nan)
-        for name in ("gain", "low", "high")
-    ]
+    gains = [row.get(f"{name}_{measure}", math.nan) for name in ("gain", "low", "high")]
     if math.isnan(gains[0]):
         return ""
     if measure in COSTS:
-        gain, low, high = (
-            f"{100 * math.expm1(value):+.0f}" for value in gains
-        )
+        gain, low, high = (f"{100 * math.expm1(value):+.0f}" for value in gains)
         return f"{gain} % [{low}, {high}]"
     gain, low, high = (f"{value:+.3f}" for value in gains)
     return f"{gain} [{low}, {high}]"

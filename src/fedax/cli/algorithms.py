@@ -19,8 +19,7 @@ def algorithms(
 ) -> None:
     """List the algorithms with their hyperparameters.
 
-    Each has its paper, defaults and ranges, traffic, memory and special
-    cases.
+    Each has its paper, defaults and ranges, traffic, memory and special cases.
     """
     from fedax.algorithms import algorithm_class, algorithm_classes
     from fedax.results.methods import describe_algorithm
@@ -29,9 +28,7 @@ def algorithms(
         kind = algorithm_class(name)
         about = describe_algorithm(kind)
         facts = {
-            "paper": "; ".join(
-                filter(None, (about["paper"], about["equation"]))
-            ),
+            "paper": "; ".join(filter(None, (about["paper"], about["equation"]))),
             "read": ", ".join(about["read"]),
             "round": about["round"],
             **about["forms"],
@@ -42,14 +39,7 @@ def algorithms(
         for title, fact in facts.items():
             echo(f"  {title}: {fact or '-'}")
         heads = ["hyperparameter", "default", "allowed", ""]
-        if rows := [
-            dict(zip(heads, row, strict=True))
-            for row in about["hyperparameters"]
-        ]:
+        if rows := [dict(zip(heads, row, strict=True)) for row in about["hyperparameters"]]:
             print_table(rows)
         echo()
-    next_step(
-        "runs algorithms on a task.",
-        "compare",
-        *(names or ("fedavg", "scaffold")),
-    )
+    next_step("runs algorithms on a task.", "compare", *(names or ("fedavg", "scaffold")))

@@ -1,6 +1,4 @@
-"""`fedax bench`: the standing benchmark, and a method of yours among its
-methods.
-"""
+"""`fedax bench`: the standing benchmark, and a method of yours among its methods."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,19 +19,12 @@ def bench(
         ),
     ] = None,
     *,
-    tier: Annotated[
-        str, Option(help="Tasks: quick, standard or full.")
-    ] = "quick",
+    tier: Annotated[str, Option(help="Tasks: quick, standard or full.")] = "quick",
     task: Annotated[
         list[str] | None,
-        Option(
-            help="Only this task; may be repeated.",
-            show_default="those of the tier",
-        ),
+        Option(help="Only this task; may be repeated.", show_default="those of the tier"),
     ] = None,
-    out: Annotated[
-        Path, Option(help="Folder for the tables of results.")
-    ] = Path("bench"),
+    out: Annotated[Path, Option(help="Folder for the tables of results.")] = Path("bench"),
     spaces: Annotated[
         Path | None,
         Option(
@@ -43,10 +34,7 @@ def bench(
     ] = None,
     tasks: Annotated[
         Path | None,
-        Option(
-            help="Folder with tasks of your own.",
-            show_default="the benchmark's",
-        ),
+        Option(help="Folder with tasks of your own.", show_default="the benchmark's"),
     ] = None,
 ) -> None:
     """Place methods among the archived ones under equal tuning.
@@ -62,10 +50,4 @@ def bench(
         bench.run(methods)
     else:
         bench.show_tasks()
-        next_step(
-            "places a method of yours.",
-            "bench",
-            "my_method.py:Mine",
-            "--tier",
-            tier,
-        )
+        next_step("places a method of yours.", "bench", "my_method.py:Mine", "--tier", tier)

@@ -1,6 +1,4 @@
-"""`fedax check`: tests a method or a task of your own against the laws that
-all of them obey.
-"""
+"""`fedax check`: tests a method or a task of your own against the laws that all of them obey."""
 
 from typing import Annotated, Any
 
@@ -8,11 +6,7 @@ from typer import Argument, Exit, Option
 
 from fedax.cli.command import next_step
 
-MARKS = {
-    "holds": "[green]holds[/]",
-    "broken": "[red]broken[/]",
-    "skipped": "[yellow]skipped[/]",
-}
+MARKS = {"holds": "[green]holds[/]", "broken": "[red]broken[/]", "skipped": "[yellow]skipped[/]"}
 
 
 def check(
@@ -25,24 +19,18 @@ def check(
         ),
     ],
     task: Annotated[
-        bool,
-        Option(
-            "--task", help="Check a task: its loss, scores and predictions."
-        ),
+        bool, Option("--task", help="Check a task: its loss, scores and predictions.")
     ] = False,
-    only: Annotated[
-        list[str] | None, Option(help="Only this law; may be repeated.")
-    ] = None,
+    only: Annotated[list[str] | None, Option(help="Only this law; may be repeated.")] = None,
 ) -> None:
     """Check a method or a task of your own against the laws.
 
-    A method learns, has no side effects, counts its messages, does not change
-    the states of absent clients, and more; that takes about a minute. With
-    --task, the loss of a task sees every example alone and changes nothing
-    outside.
+    A method learns, has no side effects, counts its messages, does not change the states of absent
+    clients, and more; that takes about a minute. With --task, the loss of a task sees every
+    example alone and changes nothing outside.
 
-    The exit code is 0 if all tests pass, else 1. Tests that do not apply to
-    the method are skipped, with the reason.
+    The exit code is 0 if all tests pass, else 1. Tests that do not apply to the method are skipped,
+    with the reason.
 
     Example: `fedax check half.py:FedHalf:lr=0.5`
     """
@@ -65,29 +53,18 @@ def check(
             raise UnknownName.among("--only", law, laws)
     console = Console(highlight=False)
     counts = Counter()
-    subject: Any = (make_task if task else make_algorithm)(
-        **parse_section(name)
-    )
+    subject: Any = (make_task if task else make_algorithm)(**parse_section(name))
     try:
         session = None if task else start(subject, regression())
     except InvalidInput:
-        session = (
-            None  # laws are skipped where the method refuses their setting
-        )
+        session = None  # laws are skipped where the method refuses their setting
     try:
-        # what fails in a round, such as a name that `fed` lacks, would break
-        # every law
+        # what fails in a round, such as a name that `fed` lacks, would break every law
         if session is not None:
             session.step(session.init())
     except AttributeError as error:
-        known = [
-            attribute
-            for attribute in dir(error.obj)
-            if not attribute.startswith("_")
-        ]
-        raise UnknownName.among(
-            f"{name}, in its round", str(error.name), known
-        ) from error
+        known = [attribute for attribute in dir(error.obj) if not attribute.startswith("_")]
+        raise UnknownName.among(f"{name}, in its round", str(error.name), known) from error
     # verdicts come one by one: each law takes seconds
     for verdict in verdicts(subject, [laws[law] for law in only or laws]):
         counts[verdict.kind] += 1
@@ -97,26 +74,11 @@ def check(
         )
         if verdict.reason:
             console.out(f"    {verdict.reason}")
-    console.print(
-        ", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind])
-        + "."
-    )
+    console.print(", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind]) + ".")
     if counts["broken"]:
-        next_step(
-            "tests it again after a change.",
-            "check",
-            *["--task"] * task,
-            name,
-        )
+        next_step("tests it again after a change.", "check", *["--task"] * task, name)
         raise Exit(1)
     if task:
-        next_step(
-            "compares methods on it.",
-            "compare",
-            "fedavg",
-            "scaffold",
-            "--task",
-            name,
-        )
+        next_step("compares methods on it.", "compare", "fedavg", "scaffold", "--task", name)
     else:
         next_step("places it among the built-in methods.", "bench", name)

@@ -24,16 +24,12 @@ FEDAX = f"""% the library
 
 def cite(
     runs: Annotated[
-        list[Path],
-        Argument(
-            help="Run directories or experiment files.", metavar="RUN..."
-        ),
+        list[Path], Argument(help="Run directories or experiment files.", metavar="RUN...")
     ],
 ) -> None:
     """Print BibTeX for what runs used.
 
-    Entries are papers of the methods, data sets, the recipe's paper, and
-    fedax.
+    Entries are papers of the methods, data sets, the recipe's paper, and fedax.
 
     Example: `fedax cite runs/demo`
     """
@@ -46,9 +42,7 @@ def cite(
         papers.append(paper)
         for experiment in experiments:
             tasks[experiment["task"]["name"]] = None
-            methods |= dict.fromkeys(
-                section["name"] for section in experiment["algorithm"]
-            )
+            methods |= dict.fromkeys(section["name"] for section in experiment["algorithm"])
     echo(bibtex([*methods], [*tasks], " ".join(papers)))
     if runs[0].is_dir():
         next_step("prints their table.", "report", *runs, "--table", "latex")
@@ -66,32 +60,22 @@ class Entry(NamedTuple):
 
 def entries() -> list[Entry]:
     """Returns the bibliography of the methods and data sets."""
-    text = (
-        files("fedax.cli")
-        .joinpath("references.bib")
-        .read_text(encoding="utf-8")
-    )
+    text = files("fedax.cli").joinpath("references.bib").read_text(encoding="utf-8")
     bibliography = []
     # an entry ends with a brace at the beginning of a line
-    for match in re.finditer(
-        r"^@\w+\{(\w+),\n(.*?)^\}", text, flags=re.DOTALL | re.MULTILINE
-    ):
+    for match in re.finditer(r"^@\w+\{(\w+),\n(.*?)^\}", text, flags=re.DOTALL | re.MULTILINE):
         # the keywords are names of algorithms and tasks; they are not printed
         line = re.search(r"  keywords = \{(.*)\},\n", match[2])
         names = frozenset(line[1].split(", ")) if line else frozenset()
         bibliography.append(
-            Entry(
-                match[1],
-                match[0].replace(line[0], "") if line else match[0],
-                names,
-            )
+            Entry(match[1], match[0].replace(line[0], "") if line else match[0], names)
         )
     return bibliography
 
 
 def read_run(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """Returns the experiments of a run directory or an experiment file as
-    plain values, and the paper of its recipe, if any.
+    """Returns the experiments of a run directory or an experiment file as plain values, and the
+    paper of its recipe, if any.
     """
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.config.toml import parse_toml
@@ -101,22 +85,16 @@ def read_run(path: Path) -> tuple[list[dict[str, Any]], str]:
         return [Experiment.read(path).resolved()], ""
     directory = open_directory(path)
     study = parse_toml(directory.study, str(path))
-    paper = (
-        directory.recipe.paper
-        if isinstance(directory, PaperDirectory)
-        else ""
-    )
+    paper = directory.recipe.paper if isinstance(directory, PaperDirectory) else ""
     return study.get("experiment", [study]), paper
 
 
-def bibtex(
-    methods: Sequence[str], tasks: Sequence[str] = (), paper: str = ""
-) -> str:
-    r"""Returns the entries of algorithms, tasks, a recipe's paper and this
-    library, each with its reason.
+def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -> str:
+    r"""Returns the entries of algorithms, tasks, a recipe's paper and this library, each with its
+    reason.
 
-    An algorithm that the bibliography lacks gets an entry from its citation;
-    a task of the user's data gets none.
+    An algorithm that the bibliography lacks gets an entry from its citation; a task of the
+    user's data gets none.
 
     >>> print(bibtex(["fedprox"]).splitlines()[0])
     % FedProx
@@ -127,19 +105,14 @@ def bibtex(
     blocks = []
     # by entry, what it is cited for: several methods may share a paper
     reasons: dict[Entry, list[str]] = {}
-    kinds = [
-        *(("algorithm", name) for name in methods),
-        *(("task", name) for name in tasks),
-    ]
+    kinds = [*(("algorithm", name) for name in methods), *(("task", name) for name in tasks)]
     for kind, name in kinds:
         if is_user_code(kind, name):
             blocks.append(
                 f"% {name.rpartition(':')[2]}: your own code ({name}), which has no entry here"
             )
             continue
-        cited = [
-            entry for entry in bibliography if name.lower() in entry.names
-        ]
+        cited = [entry for entry in bibliography if name.lower() in entry.names]
         title = f"data: {name}"
         if kind == "algorithm":
             method = algorithm_class(name)

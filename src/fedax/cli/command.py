@@ -1,5 +1,5 @@
-"""Command classes that import the library only when a command does its work,
-not for help or complaints, and the last line of a command.
+"""Command classes that import the library only when a command does its work, not for help or
+complaints, and the last line of a command.
 """
 
 import errno
@@ -25,23 +25,18 @@ def shell(*words: str | Path | int) -> str:
 
 
 def next_step(purpose: str, *words: str | Path | int) -> None:
-    """Prints what to do next as one line, on the error output, which scripts
-    do not read.
+    """Prints what to do next as one line, on the error output, which scripts do not read.
 
     Args:
-        purpose: what the command does, or the whole sentence if there is
-            none.
+        purpose: what the command does, or the whole sentence if there is none.
         words: of the command of fedax.
     """
     step = f"`{shell(*words)}` {purpose}" if words else purpose
     echo(f"Next: {step}", err=True)
 
 
-def print_table(
-    rows: Sequence[Mapping[str, object]], right: Collection[str] = ()
-) -> None:
-    """Prints rows below the names of their columns. A long line is left to
-    the terminal to break.
+def print_table(rows: Sequence[Mapping[str, object]], right: Collection[str] = ()) -> None:
+    """Prints rows below the names of their columns. A long line is left to the terminal to break.
 
     Args:
         rows: by column, at least one.
@@ -50,15 +45,9 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0)
-    )
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for column in rows[0]:
-        table.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=True,
-        )
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(str, row.values()))
     Console(width=2_000).print(table)
@@ -84,21 +73,16 @@ class Command(TyperCommand):
 
 
 class OneDeviceCommand(Command):
-    """Command whose numbers do not depend on how many cores the machine
-    has.
-    """
+    """Command whose numbers do not depend on how many cores the machine has."""
 
     cpus = 1
 
 
 class Commands(TyperGroup):
-    """Group of commands that prints errors of fedax as one message, without a
-    traceback.
-    """
+    """Group of commands that prints errors of fedax as one message, without a traceback."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # Click and Typer have hints of their own, which come twice or never,
-        # by their versions
+        # Click and Typer have hints of their own, which come twice or never, by their versions
         if args[0] not in self.commands and not ctx.resilient_parsing:
             raise UnknownName.among("command", args[0], self.commands)
         return super().resolve_command(ctx, args)
@@ -107,14 +91,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except OSError as error:
-            if error.errno in (
-                None,
-                errno.EPIPE,
-            ):  # a closed pipe, such as `fedax ... | head`
+            if error.errno in (None, errno.EPIPE):  # a closed pipe, such as `fedax ... | head`
                 raise
-            _print_error(
-                f"{error.filename or ''}: {error.strerror or error}."
-            )
+            _print_error(f"{error.filename or ''}: {error.strerror or error}.")
             raise Exit(2) from error
         except FedaxError as error:
             _print_error(str(error))
@@ -122,9 +101,7 @@ class Commands(TyperGroup):
 
 
 def _show_warning(message: Warning | str, *_: Any) -> None:
-    """Prints a warning as one line, without the line of code that it comes
-    from.
-    """
+    """Prints a warning as one line, without the line of code that it comes from."""
     echo(f"Warning: {message}", err=True)
 
 

@@ -13,15 +13,9 @@ if TYPE_CHECKING:
 
     from fedax.data import FederatedData
 
-app = Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    help="List, describe and prepare data sets.",
-)
+app = Typer(cls=Commands, no_args_is_help=True, help="List, describe and prepare data sets.")
 
-Named = Annotated[
-    str, Argument(help="Data set, as name:key=value,...", metavar="NAME")
-]
+Named = Annotated[str, Argument(help="Data set, as name:key=value,...", metavar="NAME")]
 
 
 @app.command(name="list", cls=Command)
@@ -32,13 +26,8 @@ def list_datasets() -> None:
 
     rows = []
     for name, entry in DATASETS.items():
-        # where the files come from: fetched, the user's, or none because the
-        # data are made
-        files = (
-            "your own"
-            if entry.reads_folder or name in ("table", "stored")
-            else "none"
-        )
+        # where the files come from: fetched, the user's, or none because the data are made
+        files = "your own" if entry.reads_folder or name in ("table", "stored") else "none"
         if entry.files:
             files = "fetched by prepare"
         rows.append({"name": name, "files": files, "what": entry.about})
@@ -51,11 +40,9 @@ def list_datasets() -> None:
 
 @app.command(cls=Command)
 def describe(name: Named) -> None:
-    """Describe a data set under a partition: clients, sizes, labels, and its
-    options.
+    """Describe a data set under a partition: clients, sizes, labels, and its options.
 
-    Example: `fedax data describe
-    mnist:partition=dirichlet,alpha=0.1,clients=100`
+    Example: `fedax data describe mnist:partition=dirichlet,alpha=0.1,clients=100`
     """
     from fedax.data.options import json_schema
     from fedax.experiments.config.shorthand import parse_section
@@ -68,23 +55,10 @@ def describe(name: Named) -> None:
     # options of the task, of the data set and of the chosen partition
     for key, schema in json_schema(task_options(source, section)).items():
         value = section.get(key, schema.pop("default", ""))
-        rows.append(
-            {
-                "option": key,
-                "value": value,
-                "allowed": _describe_range(schema),
-            }
-        )
+        rows.append({"option": key, "value": value, "allowed": _describe_range(schema)})
     echo()
     print_table(rows)
-    next_step(
-        "compares methods on it.",
-        "compare",
-        "fedavg",
-        "scaffold",
-        "--task",
-        name,
-    )
+    next_step("compares methods on it.", "compare", "fedavg", "scaffold", "--task", name)
 
 
 def _describe_range(schema: dict[str, Any]) -> str:
@@ -93,9 +67,7 @@ def _describe_range(schema: dict[str, Any]) -> str:
         return " or ".join(map(_describe_range, schema["anyOf"]))
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
-    return ", ".join(
-        f"{_WORDS.get(key, '')}{value}" for key, value in schema.items()
-    )
+    return ", ".join(f"{_WORDS.get(key, '')}{value}" for key, value in schema.items())
 
 
 _WORDS = {
@@ -108,12 +80,9 @@ _WORDS = {
 
 @app.command(name="prepare", cls=Command)
 def prepare_datasets(
-    names: Annotated[
-        list[str], Argument(help="Data sets.", metavar="NAME...")
-    ],
+    names: Annotated[list[str], Argument(help="Data sets.", metavar="NAME...")],
 ) -> None:
-    """Fetch the files of data sets if they are missing, and verify their
-    content.
+    """Fetch the files of data sets if they are missing, and verify their content.
 
     They go to the data folder, which `fedax data list` names.
     """
@@ -129,25 +98,15 @@ def prepare_datasets(
 
 def _print_examples(federated: FederatedData) -> None:
     """Prints counts, sizes and labels."""
-    lines = federated.summary | {
-        "train examples of a client": _format_spread(federated.sizes)
-    }
-    print_table(
-        [{federated.name: name, "": value} for name, value in lines.items()]
-    )
+    lines = federated.summary | {"train examples of a client": _format_spread(federated.sizes)}
+    print_table([{federated.name: name, "": value} for name, value in lines.items()])
     if federated.classes is None:
         return
     # shape (clients, labels)
     counts = federated.label_counts
-    echo(
-        f"\nlabels that a client has: {_format_spread((counts > 0).sum(1))}\n"
-    )
+    echo(f"\nlabels that a client has: {_format_spread((counts > 0).sum(1))}\n")
     labels = [
-        {
-            "label": label,
-            "training examples": f"{column.sum():,}",
-            "clients": (column > 0).sum(),
-        }
+        {"label": label, "training examples": f"{column.sum():,}", "clients": (column > 0).sum()}
         for label, column in enumerate(counts.T)
     ]
     print_table(labels, right=[*labels[0]])

@@ -17,13 +17,11 @@ def demo(
 ) -> None:
     """Compare five methods on heterogeneous data, in at most three minutes.
 
-    FedAvg, FedProx, FedDANE in two forms, and FedBC run on Synthetic IID,
-    Synthetic (1, 1) and digits split by label, with one seed, in at most
-    three minutes on two cores.
+    FedAvg, FedProx, FedDANE in two forms, and FedBC run on Synthetic IID, Synthetic (1, 1) and
+    digits split by label, with one seed, in at most three minutes on two cores.
 
-    The whole comparison, all synthetic data of the FedDANE paper with its 200
-    rounds and its grid of mu over ten draws, is `fedax reproduce
-    feddane-study --scale paper`.
+    The whole comparison, all synthetic data of the FedDANE paper with its 200 rounds and its grid
+    of mu over ten draws, is `fedax reproduce feddane-study --scale paper`.
     """
     from rich.console import Console
 
@@ -36,10 +34,7 @@ def demo(
     console = Console()
     path = out or fresh(Path("runs"), "demo")
     console.print(
-        "Five methods on three tasks, one seed. The first run also compiles.",
-        style="dim",
+        "Five methods on three tasks, one seed. The first run also compiles.", style="dim"
     )
-    directory = run_experiments(
-        experiments(rounds), path, TITLE, Display(console)
-    )
+    directory = run_experiments(experiments(rounds), path, TITLE, Display(console))
     print_summary(directory, console, READING)

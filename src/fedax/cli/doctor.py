@@ -1,6 +1,4 @@
-"""`fedax doctor`: versions, devices and native layers that this installation
-uses or lacks.
-"""
+"""`fedax doctor`: versions, devices and native layers that this installation uses or lacks."""
 
 import platform
 
@@ -13,8 +11,7 @@ from fedax.cli.command import next_step
 def doctor() -> None:
     """Say what this installation uses.
 
-    That is versions, devices, and whether the native layers for the CPU are
-    there.
+    That is versions, devices, and whether the native layers for the CPU are there.
     """
     for line in diagnosis():
         echo(line)
@@ -36,16 +33,10 @@ def diagnosis() -> list[str]:
         f"devices: {len(devices)} x {devices[0].device_kind} ({jax.default_backend()})",
     ]
     if jax.default_backend() != "cpu":
-        return [
-            *lines,
-            "native layers: not needed; XLA's own run on this device",
-        ]
+        return [*lines, "native layers: not needed; XLA's own run on this device"]
     missing = unavailable_reason()
     lines.append(
         "steps of small models: "
         f"{f'an operation at a time, because {missing}' if missing else 'one kernel'}"
     )
-    return [
-        *lines,
-        slower() or f"native layers: in use, compiled for {status().level}",
-    ]
+    return [*lines, slower() or f"native layers: in use, compiled for {status().level}"]

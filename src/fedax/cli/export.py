@@ -12,9 +12,7 @@ from fedax.errors import InvalidInput
 
 def export(
     folder: Folder,
-    out: Annotated[
-        Path, Argument(help="File for the model.", metavar="FILE.safetensors")
-    ],
+    out: Annotated[Path, Argument(help="File for the model.", metavar="FILE.safetensors")],
     name: Run = None,
     best: Best = False,
     client: Client = None,
@@ -33,19 +31,14 @@ def export(
     from fedax.utils.files import write
 
     if out.suffix != ".safetensors":
-        raise InvalidInput.of(
-            "FILE", str(out), "names that end in .safetensors"
-        )
+        raise InvalidInput.of("FILE", str(out), "names that end in .safetensors")
     directory = RunDirectory.load(folder)
     run = select_run(directory, name)
     path = kept_model(folder / "runs" / run, model_kind(best, client))
     arrays, facts = read_weights(path)
-    # the file of personal models has all clients'; the task says how they are
-    # laid out
+    # the file of personal models has all clients'; the task says how they are laid out
     if client is not None:
-        client_params, task = own_model(
-            path, client, task_of(directory, run, trust)
-        )
+        client_params, task = own_model(path, client, task_of(directory, run, trust))
         arrays = named_arrays(client_params, task.state)
         facts = facts | {"client": client}
     write(out, to_bytes(arrays, facts))

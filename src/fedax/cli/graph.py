@@ -11,27 +11,20 @@ def graph(
     graphs: Annotated[
         list[str],
         Argument(
-            help="Graphs, such as ring, torus or random_regular:degree=4.",
-            metavar="GRAPH...",
+            help="Graphs, such as ring, torus or random_regular:degree=4.", metavar="GRAPH..."
         ),
     ],
     clients: Annotated[int, Option(min=1, help="Number of clients.")] = 20,
-    dim: Annotated[
-        int, Option(min=1, help="Numbers of the model, for the bits.")
-    ] = 199_210,
+    dim: Annotated[int, Option(min=1, help="Numbers of the model, for the bits.")] = 199_210,
     codec: Annotated[
         list[str] | None,
-        Option(
-            help="Codec for the bits, as name:key=value; may be repeated.",
-            show_default=False,
-        ),
+        Option(help="Codec for the bits, as name:key=value; may be repeated.", show_default=False),
     ] = None,
 ) -> None:
     """Show degrees, lambda and bits per round of graphs.
 
     Example:
-    `fedax graph ring torus random_regular:degree=4 --clients 20 --codec none
-    --codec quantizer:b=8`
+    `fedax graph ring torus random_regular:degree=4 --clients 20 --codec none --codec quantizer:b=8`
     """
     import numpy as np
 
@@ -41,8 +34,7 @@ def graph(
     # all arguments are parsed before anything is printed
     parsed = [parse_graph(text, clients) for text in graphs]
     coders = {
-        text: make_codec(**parse_section(text))
-        for text in codec or ["none", "quantizer:b=8"]
+        text: make_codec(**parse_section(text)) for text in codec or ["none", "quantizer:b=8"]
     }
     rows = []
     for topology in parsed:
@@ -50,12 +42,7 @@ def graph(
         degrees = np.asarray(topology.degrees)
         low = degrees.min()
         high = degrees.max()
-        links = np.mean(
-            [
-                topology.network(t).number_of_edges()
-                for t in range(topology.period)
-            ]
-        )
+        links = np.mean([topology.network(t).number_of_edges() for t in range(topology.period)])
         # messages of a round, in the mean over the period
         messages = degrees.sum(1).mean()
         row = {
@@ -70,9 +57,7 @@ def graph(
         if topology.sums == "both":
             row["lambda"] = f"{topology.lam:.5f}"
         for text, coder in coders.items():
-            row[f"bits a round, {text}"] = (
-                f"{coder.bits(dim) * messages:,.0f}"
-            )
+            row[f"bits a round, {text}"] = f"{coder.bits(dim) * messages:,.0f}"
         rows.append(row)
     print_table(rows, right=[*rows[0]][1:])
     echo(
@@ -80,13 +65,7 @@ def graph(
         "over the rounds"
     )
     task = f"synthetic:clients={clients}"
-    next_step(
-        "trains on a graph.",
-        "compare",
-        "dfedavgm:topology=ring",
-        "--task",
-        task,
-    )
+    next_step("trains on a graph.", "compare", "dfedavgm:topology=ring", "--task", task)
 
 
 def parse_graph(text: str, clients: int) -> Any:

@@ -1,8 +1,7 @@
 """The command line, `fedax`: registers the commands and reports errors.
 
-Command `x` is in `fedax/cli/x.py`, with its options and its work. These
-modules import the library inside of their functions, so that help and
-complaints about options appear without loading JAX.
+Command `x` is in `fedax/cli/x.py`, with its options and its work. These modules import the library
+inside of their functions, so that help and complaints about options appear without loading JAX.
 """
 
 from typing import Annotated
@@ -55,10 +54,7 @@ def parse_global_options(
     version: Annotated[
         bool,
         Option(
-            "--version",
-            callback=_show_version,
-            is_eager=True,
-            help="Show the version and exit.",
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:

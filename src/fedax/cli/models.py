@@ -1,6 +1,4 @@
-"""Selects one model of a run directory, for `fedax export` and `fedax
-predict`.
-"""
+"""Selects one model of a run directory, for `fedax export` and `fedax predict`."""
 
 import warnings
 
@@ -15,47 +13,38 @@ from fedax.tasks import task
 
 
 def model_kind(best: bool, client: str | None) -> str:
-    """Returns which model the options `--best` and `--client` ask for, see
-    `model_path`.
-    """
+    """Returns which model the options `--best` and `--client` ask for, see `model_path`."""
     if best and client is not None:
-        raise InvalidInput.because(
-            "--best and --client", "of clients, final models are kept"
-        )
+        raise InvalidInput.because("--best and --client", "of clients, final models are kept")
     if client is not None:
         return "personal"
     return "best" if best else ""
 
 
 def task_of(directory: RunDirectory, run: str, trust: bool = False) -> Task:
-    """Returns the task of a run, made again from its experiment, without the
-    engine of the run.
+    """Returns the task of a run, made again from its experiment, without the engine of the run.
 
     Args:
         directory: with the run.
         run: its id.
         trust: whether the user code that the directory names may be run.
     """
-    planned = next(
-        planned for planned in directory.planned if planned.id == run
-    )
-    # not the whole plan: a deployment's engine exists only in its server, and
-    # the cohort of a deployment may be larger than its stand-in task
+    planned = next(planned for planned in directory.planned if planned.id == run)
+    # not the whole plan: a deployment's engine exists only in its server, and the cohort of a
+    # deployment may be larger than its stand-in task
     return next(
         task(experiment.task.name, **experiment.task.options)
         for experiment in read_study(directory, trust)
-        if (experiment.name, data_seed(experiment))
-        == (planned.task, planned.draw)
+        if (experiment.name, data_seed(experiment)) == (planned.task, planned.draw)
     )
 
 
 def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
-    """Refuses a task whose examples are others than those that a run was made
-    with.
+    """Refuses a task whose examples are others than those that a run was made with.
 
-    Examples that another machine or version computed may differ in their last
-    bits: then there is a warning, unless they were read from tables without
-    means and deviations of their own, which are the same everywhere.
+    Examples that another machine or version computed may differ in their last bits: then there is a
+    warning, unless they were read from tables without means and deviations of their own, which are
+    the same everywhere.
 
     Args:
         directory: with the run.
@@ -86,33 +75,25 @@ def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
 
 
 def encoding_of(record: Record) -> Encoding | None:
-    """Returns the encoding of the tables that a run was made with, None if
-    there were none.
-    """
+    """Returns the encoding of the tables that a run was made with, None if there were none."""
     text = (record.settings or {}).get("encoding")
     return None if text is None else Encoding.from_json(text)
 
 
 def select_run(directory: RunDirectory, name: str | None) -> str:
-    """Returns the id of an existing run: the one whose id begins so or whose
-    title ends so, or the only run that is reported.
+    """Returns the id of an existing run: the one whose id begins so or whose title ends so, or the
+    only run that is reported.
 
     Raises:
         InvalidInput: no such run, or several to choose from.
     """
-    # a reported member of a grid has two titles: its own, and that of its
-    # algorithm
+    # a reported member of a grid has two titles: its own, and that of its algorithm
     reported = directory.reported()
-    # without a name only reported runs count; with one, also those that
-    # select
-    runs = [
-        run for run, _ in directory.pairs(reported if name is None else None)
-    ]
+    # without a name only reported runs count; with one, also those that select
+    runs = [run for run, _ in directory.pairs(reported if name is None else None)]
     titled = [*runs, *(run for run, _ in directory.pairs(reported))]
     matching = {
-        run.id
-        for run in titled
-        if run.id.startswith(name or "") or run.title.endswith(f", {name}")
+        run.id for run in titled if run.id.startswith(name or "") or run.title.endswith(f", {name}")
     }
     if len(matching) == 1:
         return matching.pop()
@@ -123,9 +104,5 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
             f"no run is done yet ({directory.status})",
             "`fedax resume`, or `flwr run` of a deployment, continues it.",
         )
-    choices = "; ".join(
-        f"{run.id}: {run.title}" for run, _ in directory.pairs(reported)
-    )
-    raise InvalidInput.found(
-        "--run", name or "none", f"one of the runs {choices}"
-    )
+    choices = "; ".join(f"{run.id}: {run.title}" for run, _ in directory.pairs(reported))
+    raise InvalidInput.found("--run", name or "none", f"one of the runs {choices}")

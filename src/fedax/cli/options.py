@@ -8,10 +8,7 @@ from typer import Argument, Option
 
 import fedax
 
-_FILE = Argument(
-    help="Experiment file; `fedax new experiment` writes one.",
-    metavar="FILE.toml",
-)
+_FILE = Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml")
 File = Annotated[Path, _FILE]
 OptionalFile = Annotated[Path | None, _FILE]
 Settings = Annotated[
@@ -41,17 +38,10 @@ OnSlurm = Annotated[
     ),
 ]
 OnHosts = Annotated[
-    bool,
-    Option(
-        "--hosts",
-        help="This is one of several hosts; see the guide to hosts.",
-    ),
+    bool, Option("--hosts", help="This is one of several hosts; see the guide to hosts.")
 ]
 Folder = Annotated[Path, Argument(help="A run directory.", metavar="DIR")]
-Folders = Annotated[
-    list[Path],
-    Argument(help="One or more run directories.", metavar="DIR..."),
-]
+Folders = Annotated[list[Path], Argument(help="One or more run directories.", metavar="DIR...")]
 Run = Annotated[
     str | None,
     Option(
@@ -69,11 +59,7 @@ Client = Annotated[
     ),
 ]
 Best = Annotated[
-    bool,
-    Option(
-        "--best",
-        help="The best model on validation examples, not the final one.",
-    ),
+    bool, Option("--best", help="The best model on validation examples, not the final one.")
 ]
 TrustCode = Annotated[
     bool,
@@ -86,9 +72,7 @@ TrustCode = Annotated[
 
 def _complete_algorithm() -> list[str]:
     # from the list of names, because a shell does not wait for JAX
-    names = (
-        Path(fedax.__file__).with_suffix(".pyi").read_text("utf-8").lower()
-    )
+    names = Path(fedax.__file__).with_suffix(".pyi").read_text("utf-8").lower()
     return re.findall(r"algorithms\..* as (\w+)", names)
 
 
@@ -101,6 +85,4 @@ Algorithms = Annotated[
     ),
 ]
 Solver = Annotated[str, Option(help="Local solver, as name:key=value,...")]
-Schedule = Annotated[
-    str, Option(help="Sampling and local work, as key=value,...")
-]
+Schedule = Annotated[str, Option(help="Sampling and local work, as key=value,...")]

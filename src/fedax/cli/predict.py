@@ -20,8 +20,7 @@ def predict(
         ),
     ],
     out: Annotated[
-        Path | None,
-        Option(help="File for the table.", show_default="the terminal"),
+        Path | None, Option(help="File for the table.", show_default="the terminal")
     ] = None,
     name: Run = None,
     best: Best = False,
@@ -30,32 +29,19 @@ def predict(
 ) -> None:
     """Predict with the model of a run.
 
-    The table in CSV has one line for each example: of a classifier the label
-    with the largest probability, the true one where it is known, and all
-    probabilities; of others `prediction`.
+    The table in CSV has one line for each example: of a classifier the label with the largest
+    probability, the true one where it is known, and all probabilities; of others `prediction`.
 
-    Lines for a file are in its order, with the other columns of a table, such
-    as ids. Those for a split have the client and the example's row among the
-    client's there, from 0.
+    Lines for a file are in its order, with the other columns of a table, such as ids. Those for a
+    split have the client and the example's row among the client's there, from 0.
 
-    Example: `fedax predict runs/digits test --run 'seed 0' --out
-    predictions.csv`
+    Example: `fedax predict runs/digits test --run 'seed 0' --out predictions.csv`
     """
-    from fedax.cli.models import (
-        check_examples,
-        encoding_of,
-        model_kind,
-        select_run,
-        task_of,
-    )
+    from fedax.cli.models import check_examples, encoding_of, model_kind, select_run, task_of
     from fedax.experiments.results.models import kept_model, own_model
     from fedax.experiments.results.planned import read_study
     from fedax.experiments.results.store import RunDirectory
-    from fedax.experiments.running.predictions import (
-        examples_of,
-        of_split,
-        predictions_csv,
-    )
+    from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
     from fedax.models.storage import place_model, read_weights
     from fedax.utils.files import write
 
@@ -65,17 +51,13 @@ def predict(
     run = select_run(directory, name)
     path = kept_model(folder / "runs" / run, model_kind(best, client))
     task = task_of(directory, run, trust)
-    # a file is read by the encoding of the run, whatever the task's examples
-    # are now
+    # a file is read by the encoding of the run, whatever the task's examples are now
     if file is None:
         is_deployed = read_study(directory, trust)[0].engine == "flower"
         if is_deployed and task.is_single and examples != "central":
-            raise InvalidInput.because(
-                "EXAMPLES", "those of a stand-in", "Give a file."
-            )
+            raise InvalidInput.because("EXAMPLES", "those of a stand-in", "Give a file.")
         check_examples(directory, run, task)
-    # the task comes back in the state of the model, such as statistics of its
-    # layers
+    # the task comes back in the state of the model, such as statistics of its layers
     if client is None:
         params, task = place_model(read_weights(path).arrays, task, str(path))
     else:
@@ -84,25 +66,12 @@ def predict(
         chosen = of_split(task, examples, client)
     else:
         chosen = examples_of(task, file, encoding_of(directory.runs[run]))
-    if (
-        client is None
-        and path.with_name("model-personal.safetensors").exists()
-    ):
-        echo(
-            "The global model predicts; --client NAME takes a client's own.",
-            err=True,
-        )
+    if client is None and path.with_name("model-personal.safetensors").exists():
+        echo("The global model predicts; --client NAME takes a client's own.", err=True)
     table = predictions_csv(task, params, chosen)
     if out is None:
         echo(table, nl=False)
     else:
         write(out, table)
         echo(f"Predictions: {out}")
-    next_step(
-        "keeps this model.",
-        "export",
-        folder,
-        "model.safetensors",
-        "--run",
-        run,
-    )
+    next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run)

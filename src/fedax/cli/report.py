@@ -1,6 +1,4 @@
-"""`fedax report`: run directories as a page, as a table for a paper, or as
-figures.
-"""
+"""`fedax report`: run directories as a page, as a table for a paper, or as figures."""
 
 from __future__ import annotations
 
@@ -21,23 +19,15 @@ def report(
     folders: Folders,
     table: Annotated[
         str | None,
-        Option(
-            help="Print a table: text, markdown, latex or csv.",
-            metavar="FORM",
-        ),
+        Option(help="Print a table: text, markdown, latex or csv.", metavar="FORM"),
     ] = None,
     figures: Annotated[
         str | None,
-        Option(
-            help="Draw files: pdf, png or svg, or several with commas.",
-            metavar="FORMATS",
-        ),
+        Option(help="Draw files: pdf, png or svg, or several with commas.", metavar="FORMATS"),
     ] = None,
     metric: Annotated[
         list[str] | None,
-        Option(
-            help="Only this metric, in a table or figures; may be repeated."
-        ),
+        Option(help="Only this metric, in a table or figures; may be repeated."),
     ] = None,
     against: Annotated[
         str | None,
@@ -52,19 +42,15 @@ def report(
     ] = None,
     keep: Annotated[
         Path | None,
-        Option(
-            help="Also copy settings, tables and the curves of all runs to this folder."
-        ),
+        Option(help="Also copy settings, tables and the curves of all runs to this folder."),
     ] = None,
 ) -> None:
     """Write the page, a table or the figures of run directories.
 
-    Several run directories go on one page, `comparison.html`, or into one
-    table. In a folder that `--keep` has made, tables, pictures and the page
-    are made again.
+    Several run directories go on one page, `comparison.html`, or into one table. In a folder that
+    `--keep` has made, tables, pictures and the page are made again.
 
-    Example: `fedax report runs/study --table latex --metric test_accuracy
-    --out table.tex`
+    Example: `fedax report runs/study --table latex --metric test_accuracy --out table.tex`
     """
     from fedax.core import InvalidInput
     from fedax.experiments.results.store import merge
@@ -72,36 +58,24 @@ def report(
     work = {"--table": table, "--figures": figures, "--keep": keep}
     asked = [name for name, value in work.items() if value is not None]
     if len(asked) > 1:
-        raise InvalidInput.because(
-            "report", f"{asked[0]} and {asked[1]} exclude each other"
-        )
+        raise InvalidInput.because("report", f"{asked[0]} and {asked[1]} exclude each other")
     if figures is None and (against or (metric and table is None)):
         reason = "--metric needs --table or --figures, and --against needs --figures"
         raise InvalidInput.because("report", reason)
     if keep is not None and len(folders) > 1:
-        raise InvalidInput.found(
-            "--keep", "several folders", "one run directory"
-        )
+        raise InvalidInput.found("--keep", "several folders", "one run directory")
     directory = merge([_open(folder) for folder in folders])
-    for sentence in (
-        directory.line(),
-        *directory.doubts(),
-        *directory.warnings(),
-    ):
+    for sentence in (directory.line(), *directory.doubts(), *directory.warnings()):
         echo(sentence, err=True)
     if table is not None:
         _write_table(directory, table, metric, out)
-        next_step(
-            "draws the curves.", "report", *folders, "--figures", "pdf,png"
-        )
+        next_step("draws the curves.", "report", *folders, "--figures", "pdf,png")
     elif figures is not None:
         from fedax.results.drawing import save
 
         target = out or directory.path / "figures"
         pictures = directory.pictures(against, metric)
-        for file in save(
-            pictures, target, [name.strip() for name in figures.split(",")]
-        ):
+        for file in save(pictures, target, [name.strip() for name in figures.split(",")]):
             echo(str(file))
         next_step("prints BibTeX for what the runs used.", "cite", *folders)
     else:
@@ -119,13 +93,7 @@ def report(
         if keep is not None:
             directory.keep(keep)
         echo(f"Report: {page}")
-        next_step(
-            "prints a table for a paper.",
-            "report",
-            *folders,
-            "--table",
-            "latex",
-        )
+        next_step("prints a table for a paper.", "report", *folders, "--table", "latex")
 
 
 def _open(folder: Path) -> RunDirectory:
@@ -140,10 +108,7 @@ def _open(folder: Path) -> RunDirectory:
 
 
 def _write_table(
-    directory: RunDirectory,
-    form: str,
-    metrics: Sequence[str] | None,
-    out: Path | None,
+    directory: RunDirectory, form: str, metrics: Sequence[str] | None, out: Path | None
 ) -> None:
     from fedax.results.forms import format_tables
     from fedax.utils.files import write

@@ -1,6 +1,4 @@
-"""`fedax reproduce`: runs a recipe and compares its results with the
-paper.
-"""
+"""`fedax reproduce`: runs a recipe and compares its results with the paper."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,21 +11,12 @@ from fedax.cli.options import Jobs, Out
 
 def reproduce(
     name: Annotated[
-        str | None,
-        Argument(
-            help="The name of a recipe, or a file of your own.",
-            metavar="RECIPE",
-        ),
+        str | None, Argument(help="The name of a recipe, or a file of your own.", metavar="RECIPE")
     ] = None,
-    scale: Annotated[
-        str, Option(help="smoke (does it run?), small, or paper.")
-    ] = "small",
-    variant: Annotated[
-        list[str] | None, Option(help="Only this one; may be repeated.")
-    ] = None,
+    scale: Annotated[str, Option(help="smoke (does it run?), small, or paper.")] = "small",
+    variant: Annotated[list[str] | None, Option(help="Only this one; may be repeated.")] = None,
     algorithm: Annotated[
-        list[str] | None,
-        Option(help="Only this one, by its label; may be repeated."),
+        list[str] | None, Option(help="Only this one, by its label; may be repeated.")
     ] = None,
     out: Out = None,
     jobs: Jobs = 1,
@@ -36,10 +25,9 @@ def reproduce(
 
     Results are compared with the paper, and each claim gets a verdict.
 
-    Runs that are there already, below `runs/` of the folder, are not made
-    again: with --algorithm or --variant a recipe can be run piece by piece
-    into one folder. A later call also finishes what an earlier one began
-    there.
+    Runs that are there already, below `runs/` of the folder, are not made again: with --algorithm
+    or --variant a recipe can be run piece by piece into one folder. A later call also finishes what
+    an earlier one began there.
     """
     from rich.console import Console
 
@@ -65,12 +53,6 @@ def reproduce(
         print_table(table.to_dict("records"), right=list(table)[2:])
     echo(comparison.shorter)
     for text, evidence in comparison.verdicts:
-        direction = (
-            f"; as claimed on {evidence.direction}"
-            if evidence.direction
-            else ""
-        )
-        echo(
-            f"{evidence.verdict.upper()}: {text} ({evidence.text}{direction})"
-        )
+        direction = f"; as claimed on {evidence.direction}" if evidence.direction else ""
+        echo(f"{evidence.verdict.upper()}: {text} ({evidence.text}{direction})")
     print_summary(directory, console)

@@ -12,8 +12,8 @@ def resume(
 ) -> None:
     """Continue a run directory that was interrupted or killed.
 
-    Results are bit-for-bit identical to those of an uninterrupted run. A run
-    of MPI ranks is continued by as many: `mpiexec -n 5 fedax resume DIR`.
+    Results are bit-for-bit identical to those of an uninterrupted run. A run of MPI ranks is
+    continued by as many: `mpiexec -n 5 fedax resume DIR`.
     """
     from rich.console import Console
 
@@ -35,17 +35,9 @@ def resume(
     console = Console()
     if slurm and not trust:
         reason = "--slurm runs commands of the shell that the directory's [cluster] names"
-        raise InvalidInput.because(
-            str(folder), reason, "Read it, and pass --trust-code."
-        )
+        raise InvalidInput.because(str(folder), reason, "Read it, and pass --trust-code.")
     # [cluster] of the directory's own file
-    study = (
-        read_study(open_directory(folder, repair=True), trust)
-        if slurm
-        else []
-    )
+    study = read_study(open_directory(folder, repair=True), trust) if slurm else []
     cluster = cluster_for(study[0], jobs) if study else None
-    directory = runner.resume(
-        folder, Display(console), jobs, trust, cluster, open_directory
-    )
+    directory = runner.resume(folder, Display(console), jobs, trust, cluster, open_directory)
     print_summary(directory, console)

@@ -1,6 +1,4 @@
-"""`fedax run`: the experiment of a file, in this process or as one of several
-ranks.
-"""
+"""`fedax run`: the experiment of a file, in this process or as one of several ranks."""
 
 from __future__ import annotations
 
@@ -23,19 +21,16 @@ def run(
     jobs: Jobs = 1,
     engine: Annotated[
         str | None,
-        Option(
-            help="Engine: simulation, eager, mpi or flower.",
-            show_default=False,
-        ),
+        Option(help="Engine: simulation, eager, mpi or flower.", show_default=False),
     ] = None,
     hosts: OnHosts = False,
     slurm: OnSlurm = False,
 ) -> None:
     """Run the experiment of a TOML file.
 
-    With `--engine mpi` every rank is one client: `mpiexec -n 5 fedax run FILE
-    --engine mpi`. With `--hosts` the simulation uses the devices of all
-    hosts: `srun fedax run FILE --hosts`. Rank 0 shows and keeps the results.
+    With `--engine mpi` every rank is one client: `mpiexec -n 5 fedax run FILE --engine mpi`. With
+    `--hosts` the simulation uses the devices of all hosts: `srun fedax run FILE --hosts`. Rank 0
+    shows and keeps the results.
     """
     from fedax.cli.summary import run_and_print
     from fedax.engine.backends.mpi import MPI
@@ -45,18 +40,13 @@ def run(
 
     if hosts:
         connect_hosts()
-    # before the file is read: ranks other than 0 get the experiment from rank
-    # 0
+    # before the file is read: ranks other than 0 get the experiment from rank 0
     if follow_rank_0(team()):
         return
     # --engine is a setting as well, so it comes last and wins
-    changes = [
-        *(settings or ()),
-        *([] if engine is None else [f'engine="{engine}"']),
-    ]
+    changes = [*(settings or ()), *([] if engine is None else [f'engine="{engine}"'])]
     experiment = Experiment.read(file, changes)
-    # a launcher whose environment variables `team` does not know shows its
-    # ranks only through MPI
+    # a launcher whose environment variables `team` does not know shows its ranks only through MPI
     if experiment.engine == "mpi" and follow_rank_0(MPI().process_group):
         return
     cluster = cluster_for(experiment, jobs) if slurm else None
@@ -64,8 +54,7 @@ def run(
 
 
 def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
-    """Returns the cluster of an experiment, once it is known that jobs can be
-    submitted.
+    """Returns the cluster of an experiment, once it is known that jobs can be submitted.
 
     Raises:
         InvalidInput: processes beside jobs.
@@ -87,9 +76,7 @@ def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
 
 
 def follow_rank_0(ranks: ProcessGroup) -> bool:
-    """Works as a rank other than 0 until rank 0 is done; returns False at
-    once on rank 0.
-    """
+    """Works as a rank other than 0 until rank 0 is done; returns False at once on rank 0."""
     from fedax.experiments.running import runner
 
     if ranks.rank == 0:

@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 
 def run_and_print(
-    experiment: Experiment,
-    out: Path | None,
-    jobs: int = 1,
-    cluster: ClusterSection | None = None,
+    experiment: Experiment, out: Path | None, jobs: int = 1, cluster: ClusterSection | None = None
 ) -> None:
-    """Runs an experiment and prints its summary. By default its folder is a
-    new one in `runs`.
-    """
+    """Runs an experiment and prints its summary. By default its folder is a new one in `runs`."""
     from rich.console import Console
 
     from fedax.experiments.results.store import fresh, slug
@@ -34,21 +29,14 @@ def run_and_print(
 
     console = Console()
     path = out or fresh(Path("runs"), slug(experiment.name))
-    print_summary(
-        run_experiment(experiment, path, Display(console), jobs, cluster),
-        console,
-    )
+    print_summary(run_experiment(experiment, path, Display(console), jobs, cluster), console)
 
 
-def print_summary(
-    directory: RunDirectory, console: Console, reading: str = ""
-) -> None:
-    """Prints the table of finals of each task, how to read them, and the path
-    of the report.
+def print_summary(directory: RunDirectory, console: Console, reading: str = "") -> None:
+    """Prints the table of finals of each task, how to read them, and the path of the report.
 
     Raises:
-        Exit: with the exit code of an interruption, if the runs were
-            interrupted.
+        Exit: with the exit code of an interruption, if the runs were interrupted.
     """
     from fedax.engine.distributed.process_group import INTERRUPTED
     from fedax.results.compare import compare_runs
@@ -58,14 +46,8 @@ def print_summary(
 
     for records in by_task(directory.shown()).values():
         is_wide = console.width >= 120
-        metrics = [
-            column.metric
-            for column in columns_of(records)
-            if is_wide or column.brief
-        ]
-        comparison = compare_runs(
-            records, directory.reads, metrics, directory.selections()
-        )
+        metrics = [column.metric for column in columns_of(records) if is_wide or column.brief]
+        comparison = compare_runs(records, directory.reads, metrics, directory.selections())
         console.out(f"\n{format_tables(comparison, 'text')}", highlight=False)
     if reading:
         console.out(f"\n{reading}", highlight=False)
@@ -78,13 +60,6 @@ def print_summary(
         message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
         message += f" `{shell('resume', directory.path)}` continues (own code: --trust-code)."
         console.out(message, style="yellow", highlight=False)
-        # after everything was printed: scripts see the interruption by the
-        # exit code
+        # after everything was printed: scripts see the interruption by the exit code
         raise Exit(INTERRUPTED)
-    next_step(
-        "prints a table for a paper.",
-        "report",
-        directory.path,
-        "--table",
-        "latex",
-    )
+    next_step("prints a table for a paper.", "report", directory.path, "--table", "latex")

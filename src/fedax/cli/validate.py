@@ -13,18 +13,13 @@ def validate(
     file: OptionalFile = None,
     settings: Settings = None,
     schema: Annotated[
-        bool,
-        Option(
-            "--schema",
-            help="Print the JSON schema of such files, for editors.",
-        ),
+        bool, Option("--schema", help="Print the JSON schema of such files, for editors.")
     ] = False,
 ) -> None:
     """Check a TOML file with its data; nothing is run.
 
-    It is shown with every default written out, and its examples in a few
-    words: of a table, which columns are numbers and which categories, with
-    how many of these each has.
+    It is shown with every default written out, and its examples in a few words: of a table, which
+    columns are numbers and which categories, with how many of these each has.
     """
     from fedax.errors import InvalidInput
     from fedax.experiments.config.experiment import Experiment
@@ -36,9 +31,7 @@ def validate(
         echo(json.dumps(Experiment.model_json_schema(), indent=2))
         return
     if file is None:
-        raise InvalidInput.found(
-            "validate", "no FILE.toml", "a file, or --schema"
-        )
+        raise InvalidInput.found("validate", "no FILE.toml", "a file, or --schema")
     experiment = Experiment.read(file, settings or ())
     check_installed(experiment.trackers)
     plan = experiment.plan()

@@ -1,3 +1,1 @@
-"""Messages between clients and server: codecs, attacks, privacy and its
-accounting.
-"""
+"""Messages between clients and server: codecs, attacks, privacy and its accounting."""

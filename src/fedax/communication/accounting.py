@@ -18,13 +18,12 @@ class Release:
     """Sums over one draw of clients that are published with Gaussian noise.
 
     Attributes:
-        rate: the probability with which a client is drawn, in (0, 1]; 1 where
-            sampling does not amplify.
+        rate: the probability with which a client is drawn, in (0, 1]; 1 where sampling does not
+            amplify.
         times: number of sums that are published of this draw, at least 1.
-        population: for a draw of a fixed number of clients without
-            replacement, the number of clients it is taken from, of which
-            `rate` is a whole number of clients; 0 where every client is drawn
-            independently of the others (Poisson sampling).
+        population: for a draw of a fixed number of clients without replacement, the number of
+            clients it is taken from, of which `rate` is a whole number of clients; 0 where every
+            client is drawn independently of the others (Poisson sampling).
 
     Raises:
         InvalidInput: a number out of its range.
@@ -35,24 +34,9 @@ class Release:
     population: int = 0
 
     def __post_init__(self) -> None:
-        _require(
-            "Release(rate=...)",
-            self.rate,
-            0 < self.rate <= 1,
-            "numbers in (0, 1]",
-        )
-        _require(
-            "Release(times=...)",
-            self.times,
-            self.times >= 1,
-            "whole numbers >= 1",
-        )
-        _require(
-            "Release(population=...)",
-            self.population,
-            self.population >= 0,
-            "numbers >= 0",
-        )
+        _require("Release(rate=...)", self.rate, 0 < self.rate <= 1, "numbers in (0, 1]")
+        _require("Release(times=...)", self.times, self.times >= 1, "whole numbers >= 1")
+        _require("Release(population=...)", self.population, self.population >= 0, "numbers >= 0")
         if self.population:
             drawn = self.rate * self.population
             is_whole = round(drawn) >= 1 and abs(drawn - round(drawn)) < 0.01
@@ -71,10 +55,9 @@ class Ledger(NamedTuple):
     Attributes:
         first: releases of the first round.
         later: releases of every other round.
-        halved: whether neighbouring inputs replace one client's data by any
-            other (local noise, draws of a fixed number). A clipped upload
-            then moves by up to 2C in place of C, which halves the noise
-            multiplier.
+        halved: whether neighbouring inputs replace one client's data by any other (local noise,
+            draws of a fixed number). A clipped upload then moves by up to 2C in place of C, which
+            halves the noise multiplier.
     """
 
     first: tuple[Release, ...]
@@ -88,10 +71,7 @@ class Ledger(NamedTuple):
 
     def count(self, rounds: int) -> int:
         """Returns the number of sums that some rounds publish."""
-        first, later = (
-            sum(r.times for r in releases)
-            for releases in (self.first, self.later)
-        )
+        first, later = (sum(r.times for r in releases) for releases in (self.first, self.later))
         return first + (rounds - 1) * later
 
 
@@ -108,12 +88,10 @@ def _import_dp_accounting() -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _renyi(releases: tuple[Release, ...], noise: float) -> np.ndarray:
-    """Returns the Renyi divergences of one round at the orders of the
-    accountant.
+    """Returns the Renyi divergences of one round at the orders of the accountant.
 
-    The bound for draws of a fixed number exceeds that without sampling where
-    most clients are drawn. Both hold, and the smaller one counts at each
-    order.
+    The bound for draws of a fixed number exceeds that without sampling where most clients are
+    drawn. Both hold, and the smaller one counts at each order.
     """
     # shape (orders,); the divergences of several releases add up
     total: Any = 0.0
@@ -135,24 +113,19 @@ def _renyi_of(release: Release, noise: float) -> np.ndarray:
     relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
     if release.rate < 1 and release.population:
         size = round(release.rate * release.population)
-        event = dp.SampledWithoutReplacementDpEvent(
-            release.population, size, event
-        )
+        event = dp.SampledWithoutReplacementDpEvent(release.population, size, event)
         relation = dp.NeighboringRelation.REPLACE_ONE
     elif release.rate < 1:
         event = dp.PoissonSampledDpEvent(release.rate, event)
     accountant: Any = RdpAccountant(neighboring_relation=relation)
-    # has no public accessor; composing anew for every number of rounds takes
-    # half a second each
+    # has no public accessor; composing anew for every number of rounds takes half a second each
     return np.asarray(accountant.compose(event)._rdp)
 
 
 @functools.lru_cache(maxsize=4096)
-def epsilon_of(
-    ledger: Ledger, noise: float, delta: float, rounds: int
-) -> float:
-    """Returns the privacy that some rounds have spent, between neighbours
-    that differ in one client (see `Ledger`).
+def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float:
+    """Returns the privacy that some rounds have spent, between neighbours that differ in one client
+    (see `Ledger`).
 
     Exact where all clients take part, otherwise a bound by Renyi divergences.
 
@@ -165,18 +138,11 @@ def epsilon_of(
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> round(
-    ...     epsilon_of(
-    ...         Ledger((Release(1.0, 1),), (Release(1.0, 1),)), 5.0, 1e-5, 1
-    ...     ),
-    ...     2,
-    ... )
+    >>> round(epsilon_of(Ledger((Release(1.0, 1),), (Release(1.0, 1),)), 5.0, 1e-5, 1), 2)
     0.73
     """
     _require("epsilon_of(noise=...)", noise, noise >= 0, "numbers >= 0")
-    _require(
-        "epsilon_of(rounds=...)", rounds, rounds >= 0, "whole numbers >= 0"
-    )
+    _require("epsilon_of(rounds=...)", rounds, rounds >= 0, "whole numbers >= 0")
     if not rounds:
         return 0.0
     # where one client's data are replaced, a sum moves by 2C in place of C
@@ -188,14 +154,10 @@ def epsilon_of(
         return epsilon
     with _silence_accountant():
         from dp_accounting.rdp import compute_epsilon
-        from dp_accounting.rdp.rdp_privacy_accountant import (
-            DEFAULT_RDP_ORDERS,
-        )
+        from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 
         total = _renyi(ledger.first, noise)
-        if (
-            rounds > 1
-        ):  # an order that is infinite times none would be no number
+        if rounds > 1:  # an order that is infinite times none would be no number
             total = total + (rounds - 1) * _renyi(ledger.later, noise)
         # an order whose divergence is not a number would count as none
         assert not np.isnan(total).any()
@@ -203,41 +165,25 @@ def epsilon_of(
         return min(epsilon, float(bound))
 
 
-def epsilon_of_gaussians(
-    multipliers: dict[float, int], delta: float
-) -> float:
-    """Returns the privacy spent by Gaussian mechanisms without sampling,
-    exactly.
+def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
+    """Returns the privacy spent by Gaussian mechanisms without sampling, exactly.
 
     Args:
-        multipliers: for each noise multiplier the number of mechanisms that
-            have it; 0 for one without noise.
+        multipliers: for each noise multiplier the number of mechanisms that have it; 0 for one
+            without noise.
         delta: of the guarantee, in (0, 1).
 
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> (
-    ...     round(epsilon_of_gaussians({5.0: 1}, 1e-5), 2),
-    ...     epsilon_of_gaussians({}, 1e-5),
-    ... )
+    >>> round(epsilon_of_gaussians({5.0: 1}, 1e-5), 2), epsilon_of_gaussians({}, 1e-5)
     (0.73, 0.0)
     """
-    _require(
-        "epsilon_of_gaussians(delta=...)",
-        delta,
-        0 < delta < 1,
-        "numbers in (0, 1)",
-    )
+    _require("epsilon_of_gaussians(delta=...)", delta, 0 < delta < 1, "numbers in (0, 1)")
     precision = 0.0  # Gaussian mechanisms compose to one: their inverse square widths add up
     for noise, count in multipliers.items():
         fits = noise >= 0 and count >= 0
-        _require(
-            "epsilon_of_gaussians",
-            {noise: count},
-            fits,
-            "multipliers and counts >= 0",
-        )
+        _require("epsilon_of_gaussians", {noise: count}, fits, "multipliers and counts >= 0")
         if count:
             precision += math.inf if noise == 0 else count / noise**2
     if precision == math.inf:
@@ -246,17 +192,13 @@ def epsilon_of_gaussians(
         return 0.0
     # the search begins where a logarithm of 0 is a warning
     with np.errstate(divide="ignore"):
-        return float(
-            _import_dp_accounting().get_epsilon_gaussian(
-                precision**-0.5, delta
-            )
-        )
+        return float(_import_dp_accounting().get_epsilon_gaussian(precision**-0.5, delta))
 
 
 @contextlib.contextmanager
 def _silence_accountant() -> Iterator[None]:
-    """Hides a warning for each order that the accountant leaves out, which
-    makes the bound no smaller.
+    """Hides a warning for each order that the accountant leaves out, which makes the bound no
+    smaller.
     """
     log = logging.getLogger("absl")
     level = log.level
@@ -267,11 +209,9 @@ def _silence_accountant() -> Iterator[None]:
         log.setLevel(level)
 
 
-def noise_of(
-    ledger: Ledger, epsilon: float, delta: float, rounds: int
-) -> float:
-    """Returns the least noise multiplier with which rounds spend at most
-    epsilon, to a relative 1e-3.
+def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float:
+    """Returns the least noise multiplier with which rounds spend at most epsilon, to a relative
+    1e-3.
 
     Args:
         ledger: of the releases of a round.
@@ -280,8 +220,7 @@ def noise_of(
         rounds: at least 1.
 
     Raises:
-        InvalidInput: no privacy that could be spent, or a number out of its
-            range.
+        InvalidInput: no privacy that could be spent, or a number out of its range.
     """
     _require("epsilon", epsilon, 0 < epsilon < math.inf, "finite numbers > 0")
     # doubles until the noise suffices
@@ -300,9 +239,7 @@ def noise_of(
     return high
 
 
-def rounds_of(
-    ledger: Ledger, noise: float, delta: float, budget: float, most: int
-) -> int:
+def rounds_of(ledger: Ledger, noise: float, delta: float, budget: float, most: int) -> int:
     """Returns how many rounds, up to `most`, spend no more than a budget.
 
     Args:

@@ -17,16 +17,15 @@ from fedax.errors import InvalidInput
 
 
 class Codec(eqx.Module):
-    r"""Turns a vector into what a network carries, and back; see
-    `fedax.codecs` for the known ones.
+    r"""Turns a vector into what a network carries, and back; see `fedax.codecs` for the known ones.
 
-    `message` and `restore` run inside compiled programs; `encode` and
-    `decode` are the bytes of a real network.
+    `message` and `restore` run inside compiled programs; `encode` and `decode` are the bytes of a
+    real network.
 
-    A codec Q is unbiased, $E\,Q(v) = v$ for every v, or biased. Means of many
-    unbiased messages are right, however coarse each one is. The error of a
-    biased codec adds up over the rounds unless clients store it and correct
-    later messages: with `feedback=True`, or by `fedax.codecs.EF21(codec)`.
+    A codec Q is unbiased, $E\,Q(v) = v$ for every v, or biased. Means of many unbiased messages are
+    right, however coarse each one is. The error of a biased codec adds up over the rounds unless
+    clients store it and correct later messages: with `feedback=True`, or by
+    `fedax.codecs.EF21(codec)`.
     """
 
     def __check_init__(self) -> None:
@@ -34,18 +33,15 @@ class Codec(eqx.Module):
 
     @property
     def is_unbiased(self) -> bool:
-        """Whether the mean of the messages for a vector is that vector, up to
-        32-bit rounding.
-        """
+        """Whether the mean of the messages for a vector is that vector, up to 32-bit rounding."""
         return False
 
     def relative_error(self, dim: int) -> float | None:
-        r"""Returns a constant c with $E \lVert Q(v) - v \rVert^2 \le c \lVert
-        v \rVert^2$ for every v of `dim` numbers, up to 32-bit rounding; None
-        if none is known.
+        r"""Returns a constant c with $E \lVert Q(v) - v \rVert^2 \le c \lVert v \rVert^2$ for every
+        v of `dim` numbers, up to 32-bit rounding; None if none is known.
 
-        Of an unbiased codec it is the variance $\omega$ of the literature. A
-        codec with c < 1 is contractive, with $\delta = 1 - c$.
+        Of an unbiased codec it is the variance $\omega$ of the literature. A codec with c < 1 is
+        contractive, with $\delta = 1 - c$.
         """
         return None
 
@@ -56,15 +52,11 @@ class Codec(eqx.Module):
 
     @property
     def shares_memory(self) -> bool:
-        """Whether the receiver stores the client's memory as well, and adds
-        messages to it.
-        """
+        """Whether the receiver stores the client's memory as well, and adds messages to it."""
         return False
 
     def initial_memory(self, dim: int, dtype: Any) -> PyTree:
-        """Returns what a client stores before its first message of `dim`
-        numbers.
-        """
+        """Returns what a client stores before its first message of `dim` numbers."""
         return jnp.zeros(dim, dtype)
 
     @abstractmethod
@@ -72,36 +64,25 @@ class Codec(eqx.Module):
         """Returns the parts sent for v."""
 
     @abstractmethod
-    def restore(
-        self, parts: PyTree, dim: int, dtype: Any
-    ) -> Float[Array, "dim"]:
+    def restore(self, parts: PyTree, dim: int, dtype: Any) -> Float[Array, "dim"]:
         """Returns the vector that the receiver makes of the parts."""
 
     @abstractmethod
     def bits(self, dim: int, width: int = 32) -> int:
-        """Returns the bits of a message for `dim` numbers of `width` bits
-        uncompressed.
-        """
+        """Returns the bits of a message for `dim` numbers of `width` bits uncompressed."""
 
     @abstractmethod
     def encode(self, parts: PyTree, dim: int) -> bytes:
-        """Returns the bytes of a message: its bits, rounded up to whole
-        bytes.
-        """
+        """Returns the bytes of a message: its bits, rounded up to whole bytes."""
 
     @abstractmethod
     def decode(self, data: bytes, dim: int) -> PyTree:
         """Inverts `encode`."""
 
     def message(
-        self,
-        v: Float[Array, "dim"],
-        key: Key[Array, ""],
-        near: Float[Array, "dim"] | None = None,
+        self, v: Float[Array, "dim"], key: Key[Array, ""], near: Float[Array, "dim"] | None = None
     ) -> "Message":
-        """Returns the message for v, or for its difference to a vector that
-        both sides know.
-        """
+        """Returns the message for v, or for its difference to a vector that both sides know."""
         parts = self.compress(v if near is None else v - near, key)
         return Message(parts, self, v.shape[0], str(v.dtype), near)
 
@@ -112,21 +93,16 @@ class Codec(eqx.Module):
         key: Key[Array, ""],
         near: Float[Array, "dim"] | None = None,
     ) -> tuple["Message", PyTree]:
-        """Returns the message for v of a client with this memory, and its
-        memory afterwards.
+        """Returns the message for v of a client with this memory, and its memory afterwards.
 
-        By default error feedback: the memory is what earlier messages lost,
-        and is added to v.
+        By default error feedback: the memory is what earlier messages lost, and is added to v.
         """
-        # `due` and `message.value` both contain `near`, so that their
-        # difference is what was lost
+        # `due` and `message.value` both contain `near`, so that their difference is what was lost
         compensated = v + memory
         message = self.message(compensated, key, near)
         return message, compensated - message.value
 
-    def roundtrip(
-        self, key: Key[Array, ""], v: Float[Array, "dim"]
-    ) -> Float[Array, "dim"]:
+    def roundtrip(self, key: Key[Array, ""], v: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Returns the vector that arrives if v is sent."""
         return self.message(v, key).value
 
@@ -140,8 +116,7 @@ class Message(eqx.Module):
         parts: what the codec makes of the vector.
         codec: opens it.
         dim, dtype: of the vector.
-        near: a vector that the receiver knows, to which the opened one is
-            added; or None.
+        near: a vector that the receiver knows, to which the opened one is added; or None.
     """
 
     parts: PyTree
@@ -172,54 +147,42 @@ def is_message(node: Any) -> bool:
 def decode(tree: PyTree) -> PyTree:
     """Decodes the messages of a pytree."""
     return jax.tree.map(
-        lambda leaf: leaf.value if is_message(leaf) else leaf,
-        tree,
-        is_leaf=is_message,
+        lambda leaf: leaf.value if is_message(leaf) else leaf, tree, is_leaf=is_message
     )
 
 
 def bits_of(tree: PyTree) -> int:
-    """Counts the bits of a pytree as it is sent: messages as coded, arrays
-    without compression.
-    """
+    """Counts the bits of a pytree as it is sent: messages as coded, arrays without compression."""
 
     def bits(leaf: Any) -> int:
         return (
             leaf.bits
             if is_message(leaf)
-            else math.prod(np.shape(leaf))
-            * jnp.result_type(leaf).itemsize
-            * 8
+            else math.prod(np.shape(leaf)) * jnp.result_type(leaf).itemsize * 8
         )
 
-    return sum(
-        bits(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message)
-    )
+    return sum(bits(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message))
 
 
 class Channel(eqx.Module):
-    """The wire between clients and server, or between neighbours: every
-    vector as a codec's message.
+    """The wire between clients and server, or between neighbours: every vector as a codec's
+    message.
 
-    Single numbers stay as they are, and so do messages that the algorithm has
-    coded itself.
+    Single numbers stay as they are, and so do messages that the algorithm has coded itself.
 
     Args:
-        up: codec of what clients send; one with memory corrects a client's
-            next message by what earlier ones lost.
-        down: codec of what the server sends; the same message goes to
-            everybody. No feedback, and neither `EF21` nor `DIANA`.
-        attack: harm that a part of the clients does, before anything is
-            coded; see `fedax.attacks`. Single numbers, and what a client
-            keeps for itself, are honest.
-        privacy: clipping and noise that hide which clients took part, for
-            methods whose uploads are means; see `Privacy`.
+        up: codec of what clients send; one with memory corrects a client's next message by what
+            earlier ones lost.
+        down: codec of what the server sends; the same message goes to everybody. No feedback, and
+            neither `EF21` nor `DIANA`.
+        attack: harm that a part of the clients does, before anything is coded; see `fedax.attacks`.
+            Single numbers, and what a client keeps for itself, are honest.
+        privacy: clipping and noise that hide which clients took part, for methods whose uploads are
+            means; see `Privacy`.
 
     Example:
         >>> import fedax
-        >>> channel = fedax.Channel(
-        ...     up=fedax.codecs.TopK(0.05), down=fedax.codecs.Quantizer(b=8)
-        ... )
+        >>> channel = fedax.Channel(up=fedax.codecs.TopK(0.05), down=fedax.codecs.Quantizer(b=8))
         >>> hostile = fedax.Channel(attack=fedax.attacks.SignFlip(share=0.2))
     """
 
@@ -229,12 +192,7 @@ class Channel(eqx.Module):
     privacy: Any = None
 
     def __check_init__(self) -> None:
-        kinds = {
-            "up": Codec,
-            "down": Codec,
-            "attack": Attack,
-            "privacy": Privacy,
-        }
+        kinds = {"up": Codec, "down": Codec, "attack": Attack, "privacy": Privacy}
         for name, kind in kinds.items():
             part = getattr(self, name)
             if part is not None and not isinstance(part, kind):
@@ -246,16 +204,12 @@ class Channel(eqx.Module):
 
     @property
     def has_memory(self) -> bool:
-        """Whether clients store something between their messages, see
-        `Codec.has_memory`.
-        """
+        """Whether clients store something between their messages, see `Codec.has_memory`."""
         return self.up is not None and self.up.has_memory
 
     @property
     def shares_memory(self) -> bool:
-        """Whether the receiver stores the clients' memories as well, see
-        `Codec.shares_memory`.
-        """
+        """Whether the receiver stores the clients' memories as well, see `Codec.shares_memory`."""
         return self.up is not None and self.up.shares_memory
 
 
@@ -266,11 +220,10 @@ def encode(
     near: Float[Array, "dim"] | None = None,
     memories: Any = None,
 ) -> tuple[PyTree, Any]:
-    """Encodes every vector of a pytree; returns the messages and the memories
-    after them.
+    """Encodes every vector of a pytree; returns the messages and the memories after them.
 
-    `memories` has what the client stores for each vector; without, the
-    messages are those of a codec without memory.
+    `memories` has what the client stores for each vector; without, the messages are those of a
+    codec without memory.
 
     Of the first vector its difference to `near` is sent.
     """

@@ -1,12 +1,10 @@
-"""Conformance tests of federated algorithms and tasks: laws that hold for
-those of this library and for yours.
+"""Conformance tests of federated algorithms and tasks: laws that hold for those of this library and
+for yours.
 
-- `check`: tests a method against all laws, as `fedax check FILE:Class` does,
-  or a task, as `fedax check --task FILE:name` does; each result is a
-  `Verdict`.
-- `LAWS`: the laws of methods; `TASK_LAWS`: those of tasks. `Law.test` is for
-  tests of your own: it raises `Broken`, or `Skipped` where a law says nothing
-  about a method.
+- `check`: tests a method against all laws, as `fedax check FILE:Class` does, or a task, as
+  `fedax check --task FILE:name` does; each result is a `Verdict`.
+- `LAWS`: the laws of methods; `TASK_LAWS`: those of tasks. `Law.test` is for tests of your own: it
+  raises `Broken`, or `Skipped` where a law says nothing about a method.
 - `Method`: a method under test.
 """
 
@@ -27,26 +25,17 @@ def check(
     subject: type[Algorithm[Any]] | Algorithm[Any] | Method | Task,
     laws: Sequence[Law] | None = None,
 ) -> Iterator[Verdict]:
-    """Tests a method or a task against laws, and yields a verdict as soon as
-    one is known.
+    """Tests a method or a task against laws, and yields a verdict as soon as one is known.
 
     Args:
-        subject: a class of methods, an algorithm with its hyperparameters, or
-            a task.
-        laws: some of `LAWS`, or of `TASK_LAWS` for a task; all of them by
-            default.
+        subject: a class of methods, an algorithm with its hyperparameters, or a task.
+        laws: some of `LAWS`, or of `TASK_LAWS` for a task; all of them by default.
 
     >>> import fedax
     >>> from fedax.conformance import LAWS
-    >>> [
-    ...     verdict.kind
-    ...     for verdict in check(fedax.FedAvg, [LAWS["counts_its_traffic"]])
-    ... ]
+    >>> [verdict.kind for verdict in check(fedax.FedAvg, [LAWS["counts_its_traffic"]])]
     ['holds']
-    >>> [
-    ...     verdict.kind
-    ...     for verdict in check(fedax.task("synthetic", clients=3))
-    ... ]
+    >>> [verdict.kind for verdict in check(fedax.task("synthetic", clients=3))]
     ['holds', 'holds']
     """
     is_task = isinstance(subject, Task)

@@ -1,5 +1,5 @@
-"""The laws. Each is a function of a method, which raises `Broken` with what
-it saw, or `Skipped`.
+"""The laws. Each is a function of a method, which raises `Broken` with what it saw, or
+`Skipped`.
 """
 
 import contextlib
@@ -50,9 +50,8 @@ LAWS: dict[str, Law] = {}
 """All laws by name, in the order in which they are tested."""
 
 NEAR = 1e-3
-"""The largest distance to the minimum, relative to that of the start, at
-which an exact method may be after `LONG` rounds.
-"""
+"""The largest distance to the minimum, relative to that of the start, at which an exact method may
+be after `LONG` rounds."""
 LONG = 400
 
 
@@ -73,8 +72,7 @@ def law(says: str, advice: str) -> Callable[[Test], Test]:
 def learns(method: Method) -> None:
     losses = method.run(observe=[TrainLoss()]).metrics["train_loss"]
     require(
-        losses[-1] < losses[0],
-        f"the training loss went from {losses[0]:.4g} to {losses[-1]:.4g}",
+        losses[-1] < losses[0], f"the training loss went from {losses[0]:.4g} to {losses[-1]:.4g}"
     )
 
 
@@ -88,9 +86,7 @@ def repeats(method: Method) -> None:
     # copies, which a run that writes into its data cannot change
     before = [np.array(leaf) for leaf in jax.tree.leaves(task.train)]
     require_equal(
-        method.run(task),
-        method.straight,
-        "a second run with the same seed gave another state",
+        method.run(task), method.straight, "a second run with the same seed gave another state"
     )
     same = all(map(is_equal, before, jax.tree.leaves(task.train)))
     require(same, "the run changed the clients' examples")
@@ -103,9 +99,7 @@ def repeats(method: Method) -> None:
 def follows_the_seed(method: Method) -> None:
     phases = method.footprint.phases
     if all(phase.everyone and not phase.step_gradients for phase in phases):
-        raise Skipped(
-            "it takes full gradients of all clients, so nothing is random"
-        )
+        raise Skipped("it takes full gradients of all clients, so nothing is random")
     require(
         not is_equal(vector(method.run(seed=4)), vector(method.straight)),
         "two seeds gave the same model",
@@ -138,15 +132,9 @@ def _require_agreement(method: Method, engine: Any, rounds: int) -> None:
     expected = method.run(rounds=rounds)
     actual = method.run(rounds=rounds, engine=engine)
     name = type(engine).__name__
-    require_close(
-        expected, actual, f"another model than on the engine {name}"
-    )
+    require_close(expected, actual, f"another model than on the engine {name}")
     same_traffic = all(
-        map(
-            is_equal,
-            (expected.bits.up, expected.bits.down),
-            (actual.bits.up, actual.bits.down),
-        )
+        map(is_equal, (expected.bits.up, expected.bits.down), (actual.bits.up, actual.bits.down))
     )
     require(same_traffic, f"other traffic than on the engine {name}")
 
@@ -159,8 +147,7 @@ def ignores_the_order(method: Method) -> None:
     algorithm = method.make()
     if getattr(algorithm, "ids", "aligned") not in ("aligned", None):
         raise Skipped("this form pairs clients by their numbers")
-    # all examples of all clients: cohorts and minibatches are drawn by the
-    # clients' numbers
+    # all examples of all clients: cohorts and minibatches are drawn by the clients' numbers
     schedule = Schedule(steps=2, batch_size="full")
     permutation = (3, 0, 4, 2, 1)
     phases = method.footprint.phases
@@ -171,18 +158,12 @@ def ignores_the_order(method: Method) -> None:
         fields["code"] = renumbered_fields["code"] = Identity()
     if any(phase.links for phase in phases):
         if not hasattr(algorithm, "graph"):
-            raise Skipped(
-                "its graph cannot be renumbered: it has no field `graph`"
-            )
+            raise Skipped("its graph cannot be renumbered: it has no field `graph`")
         fields["graph"] = Graph.ring(5)
         renumbered_fields["graph"] = fields["graph"].renumbered(permutation)
     expected = method.run(hyperparameters=fields, schedule=schedule)
-    renumbered = method.run(
-        regression(order=permutation), renumbered_fields, schedule=schedule
-    )
-    require_close(
-        expected, renumbered, "renumbered clients gave another model"
-    )
+    renumbered = method.run(regression(order=permutation), renumbered_fields, schedule=schedule)
+    require_close(expected, renumbered, "renumbered clients gave another model")
 
 
 @law(
@@ -193,9 +174,7 @@ def resumes(method: Method) -> None:
     halfway = method.run(rounds=2)
     saved = jax.tree.map(np.asarray, halfway.carry)
     resumed = method.run(resume=dataclasses.replace(halfway, carry=saved))
-    require_equal(
-        resumed, method.straight, "two rounds and three more are not five"
-    )
+    require_equal(resumed, method.straight, "two rounds and three more are not five")
     require(
         is_equal(resumed.bits.up, method.straight.bits.up),
         "the traffic after the break is another one",
@@ -212,11 +191,7 @@ def varies_in_a_grid(method: Method) -> None:
     settings = [{}, method.scaled(0.5)]
     if not settings[1]:
         raise Skipped("it has no real hyperparameters")
-    grid = run_grid(
-        [method.make(**setting) for setting in settings],
-        regression(),
-        **run_options(),
-    )
+    grid = run_grid([method.make(**setting) for setting in settings], regression(), **run_options())
     for setting, history in zip(settings, grid, strict=True):
         require_close(
             history,
@@ -241,9 +216,7 @@ def compiles_once(method: Method) -> None:
     with recording(method.kind, "round") as calls:
         method.run(task, schedule=schedule, observe_every=2, rounds=3)
         count = calls.call_count
-        method.run(
-            task, values, schedule=schedule, observe_every=2, rounds=9, seed=4
-        )
+        method.run(task, values, schedule=schedule, observe_every=2, rounds=9, seed=4)
     retraces = calls.call_count - count
     require(
         count > 0 and not retraces,
@@ -268,19 +241,10 @@ def counts_its_traffic(method: Method) -> None:
         graph: Any = network(5)
         links = int(np.asarray(graph.degrees).sum())
     # messages of each phase: all links, everyone, or a cohort of three
-    senders = [
-        links if phase.links else 5 if phase.everyone else 3
-        for phase in phases
-    ]
-    down = sum(
-        phase.down_bits * n for phase, n in zip(phases, senders, strict=True)
-    )
-    up = sum(
-        phase.up_bits * n for phase, n in zip(phases, senders, strict=True)
-    )
-    bits = (
-        method.straight.bits
-    )  # without round 0, in which a method may ask other clients
+    senders = [links if phase.links else 5 if phase.everyone else 3 for phase in phases]
+    down = sum(phase.down_bits * n for phase, n in zip(phases, senders, strict=True))
+    up = sum(phase.up_bits * n for phase, n in zip(phases, senders, strict=True))
+    bits = method.straight.bits  # without round 0, in which a method may ask other clients
     sent = set(bits.down.tolist()[1:]), set(bits.up.tolist()[1:])
     require(
         sent == ({down}, {up}),
@@ -302,16 +266,9 @@ def smuggles_nothing(method: Method) -> None:
             captured = inspect.getclosurevars(work).nonlocals
         else:
             # a partial function, or a method, whose fields every client has
-            captured = dict(enumerate(getattr(work, "args", ()))) | getattr(
-                work, "keywords", {}
-            )
-        names = [
-            name for name, value in captured.items() if _has_arrays(value)
-        ]
-        require(
-            not names,
-            f"the work function {work} brings arrays along: {names}",
-        )
+            captured = dict(enumerate(getattr(work, "args", ()))) | getattr(work, "keywords", {})
+        names = [name for name, value in captured.items() if _has_arrays(value)]
+        require(not names, f"the work function {work} brings arrays along: {names}")
 
 
 def _has_arrays(value: Any) -> bool:
@@ -321,9 +278,7 @@ def _has_arrays(value: Any) -> bool:
 
 def recording(owner: type, method: str) -> Any:
     """Records the calls of a method in a block."""
-    return mock.patch.object(
-        owner, method, autospec=True, side_effect=getattr(owner, method)
-    )
+    return mock.patch.object(owner, method, autospec=True, side_effect=getattr(owner, method))
 
 
 @law(
@@ -337,37 +292,25 @@ def leaves_memories_alone(method: Method) -> None:
     if not any(method.footprint.memory):
         raise Skipped("its clients have no memories")
     steps = start(
-        method.make(),
-        regression(),
-        seed=3,
-        solver=SGD(0.05),
-        schedule=SCHEDULE,
-        engine=Eager(),
+        method.make(), regression(), seed=3, solver=SGD(0.05), schedule=SCHEDULE, engine=Eager()
     )
     state = steps.init()
     with recording(ReferenceBackend, "work") as calls:
         for _ in range(4):
             calls.reset_mock()
-            # one round twice: with the memories as they are, and with NaN in
-            # those of clients outside
+            # one round twice: with the memories as they are, and with NaN in those of clients
+            # outside
             after, _ = steps.step(state)
             worked = [
-                cohort.ids
-                for _, _, cohort, *_ in (
-                    call.args for call in calls.call_args_list
-                )
+                cohort.ids for _, _, cohort, *_ in (call.args for call in calls.call_args_list)
             ]
-            outside = np.setdiff1d(
-                np.arange(5, dtype=np.int32), np.concatenate(worked)
-            )
+            outside = np.setdiff1d(np.arange(5, dtype=np.int32), np.concatenate(worked))
             poison = functools.partial(_poison, ids=outside)
             poisoned = RunState(state.round, with_states(state.value, poison))
             after_poisoning, _ = steps.step(poisoned)
-            # the rows of clients outside, which hold NaN on one side, get it
-            # on both
+            # the rows of clients outside, which hold NaN on one side, get it on both
             expected, actual = (
-                jax.tree.leaves(with_states(s.value, poison))
-                for s in (after, after_poisoning)
+                jax.tree.leaves(with_states(s.value, poison)) for s in (after, after_poisoning)
             )
             reason = (
                 f"in round {state.round}, clients {outside.tolist()} did not work, and "
@@ -381,16 +324,9 @@ def _poison(states: ClientStates, ids: np.ndarray) -> ClientStates:
     """Puts NaN into the states of some clients."""
 
     def fill_with_nan(rows: Any) -> Any:
-        return (
-            jnp.full_like(rows, jnp.nan)
-            if jnp.issubdtype(rows.dtype, jnp.inexact)
-            else rows
-        )
+        return jnp.full_like(rows, jnp.nan) if jnp.issubdtype(rows.dtype, jnp.inexact) else rows
 
-    return states.put(
-        jnp.asarray(ids),
-        jax.tree.map(fill_with_nan, states.take(jnp.asarray(ids))),
-    )
+    return states.put(jnp.asarray(ids), jax.tree.map(fill_with_nan, states.take(jnp.asarray(ids))))
 
 
 @law(
@@ -415,17 +351,13 @@ def names_a_broken_client(method: Method) -> None:
     clients = examples_of(SIZES)
 
     def loss(params: Any, examples: Any) -> Any:
-        return jnp.where(examples["x"][:, 0] > 1e6, jnp.nan, 1.0) * squares(
-            params, examples
-        )
+        return jnp.where(examples["x"][:, 0] > 1e6, jnp.nan, 1.0) * squares(params, examples)
 
     # inputs by which the loss knows the examples of client 2
     clients[2] = {"x": clients[2]["x"] + 1e7, "y": clients[2]["y"]}
     task = Task({"b": 0.0, "w": np.zeros(3)}, loss, clients)
     outcome = method.run(
-        task,
-        schedule=Schedule(steps=1, batch_size=4, order="given"),
-        rounds=3,
+        task, schedule=Schedule(steps=1, batch_size=4, order="given"), rounds=3
     ).outcome
     reported = (outcome.kind, outcome.round, outcome.client)
     require(
@@ -444,26 +376,15 @@ def names_a_broken_client(method: Method) -> None:
 def keeps_a_flat_model(method: Method) -> None:
     begin = {"a": np.ones(2), "b": np.ones(2)}
     # depends on parameters and examples, with gradient 0 everywhere
-    task = Task(
-        begin,
-        lambda p, x: 0 * (p["a"] + p["b"]).sum() + 0 * x,
-        [[1.0, 2.0], [3.0]],
-    )
-    history = method.run(
-        task,
-        schedule=Schedule(cohort=1, batch_size=4, order="given"),
-        rounds=3,
-    )
+    task = Task(begin, lambda p, x: 0 * (p["a"] + p["b"]).sum() + 0 * x, [[1.0, 2.0], [3.0]])
+    history = method.run(task, schedule=Schedule(cohort=1, batch_size=4, order="given"), rounds=3)
     finite = all(np.isfinite(leaf).all() for leaf in state_arrays(history))
     require(
         history.outcome.ok and finite,
         f"the state is not finite without gradients ({history.outcome})",
     )
     distance = float(np.abs(vector(history) - 1).max())
-    require(
-        distance <= 1e-12,
-        f"the model moved by {distance:.2g} without gradients",
-    )
+    require(distance <= 1e-12, f"the model moved by {distance:.2g} without gradients")
 
 
 @law(
@@ -471,11 +392,8 @@ def keeps_a_flat_model(method: Method) -> None:
     "Return the given state's fields where nothing was uploaded.",
 )
 def keeps_its_state_without_clients(method: Method) -> None:
-    # of two clients with probability 1/2 each, none is drawn in a quarter of
-    # the rounds
-    schedule = Schedule(
-        cohort=1, sampling="poisson", steps=1, batch_size=4, order="given"
-    )
+    # of two clients with probability 1/2 each, none is drawn in a quarter of the rounds
+    schedule = Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
     task = regression(sizes=(4, 5))
     common = {"schedule": schedule, "observe_every": 1}
     history = method.run(task, rounds=0, **common)
@@ -487,11 +405,7 @@ def keeps_its_state_without_clients(method: Method) -> None:
             f"round {t - 1}, in which few clients or none worked, ended {after.outcome}",
         )
         if after.bits.up[-1] == 0:
-            require_equal(
-                after,
-                history,
-                f"nobody worked in round {t - 1}, and the state changed",
-            )
+            require_equal(after, history, f"nobody worked in round {t - 1}, and the state changed")
         history = after
 
 
@@ -504,18 +418,10 @@ def reduces_as_declared(method: Method) -> None:
     if not reductions:
         raise Skipped("its citation declares no reductions")
     for reduction in reductions:
-        task = (
-            regression(sizes=(8,) * 5)
-            if reduction.equal_sizes
-            else regression()
-        )
+        task = regression(sizes=(8,) * 5) if reduction.equal_sizes else regression()
         other = make_algorithm(reduction.to, **reduction.other)
         reason = f"with {reduction.setting} it is not {reduction.to}"
-        require_close(
-            method.run(task, reduction.setting),
-            Method.of(other).run(task),
-            reason,
-        )
+        require_close(method.run(task, reduction.setting), Method.of(other).run(task), reason)
 
 
 @law(
@@ -551,30 +457,16 @@ def is_exact(method: Method) -> None:
     if not _on_card(method, "exact"):
         raise Skipped("its citation does not say exact=True")
     clients = examples_of((8, 16, 24, 16))
-    x, y = (
-        np.concatenate([client[name] for client in clients])
-        for name in ("x", "y")
-    )
+    x, y = (np.concatenate([client[name] for client in clients]) for name in ("x", "y"))
     # least squares for the leaves b and w
-    minimum = np.linalg.lstsq(
-        np.column_stack([np.ones(len(y)), x]), y, rcond=None
-    )[0]
+    minimum = np.linalg.lstsq(np.column_stack([np.ones(len(y)), x]), y, rcond=None)[0]
     task = Task({"b": 0.0, "w": np.zeros(3)}, squares, clients)
     for sampling in ("uniform", "proportional"):
-        schedule = Schedule(
-            cohort=2, steps=3, batch_size="full", sampling=sampling
-        )
+        schedule = Schedule(cohort=2, steps=3, batch_size="full", sampling=sampling)
         history = method.run(
-            task,
-            schedule=schedule,
-            rounds=LONG,
-            solver=SGD(0.1),
-            observe_every=LONG,
+            task, schedule=schedule, rounds=LONG, solver=SGD(0.1), observe_every=LONG
         )
-        remaining = float(
-            np.linalg.norm(vector(history) - minimum)
-            / np.linalg.norm(minimum)
-        )
+        remaining = float(np.linalg.norm(vector(history) - minimum) / np.linalg.norm(minimum))
         got = (
             f"after {LONG} rounds with two of four clients ({sampling}), {remaining:.2g} of the "
             "way to the minimum is left"

@@ -1,5 +1,5 @@
-"""A method under test, the small problems that it is tested on, and what a
-law says about a method or a task.
+"""A method under test, the small problems that it is tested on, and what a law says about a
+method or a task.
 """
 
 import dataclasses
@@ -52,38 +52,27 @@ def squares(params: Any, examples: Any) -> Any:
     return residual**2 / 2
 
 
-def examples_of(
-    sizes: Sequence[int], dtype: Any = float
-) -> list[dict[str, np.ndarray]]:
-    """Returns clients with inputs and targets of different distributions, so
-    that their gradients differ.
+def examples_of(sizes: Sequence[int], dtype: Any = float) -> list[dict[str, np.ndarray]]:
+    """Returns clients with inputs and targets of different distributions, so that their gradients
+    differ.
     """
     rng = np.random.default_rng(0)
     return [
         # the targets of client k are shifted by k
-        {
-            "x": rng.normal(size=(n, 3)).astype(dtype),
-            "y": (rng.normal(size=n) + k).astype(dtype),
-        }
+        {"x": rng.normal(size=(n, 3)).astype(dtype), "y": (rng.normal(size=n) + k).astype(dtype)}
         for k, n in enumerate(sizes)
     ]
 
 
 def regression(
-    sizes: Sequence[int] = SIZES,
-    dtype: Any = float,
-    order: Sequence[int] | None = None,
+    sizes: Sequence[int] = SIZES, dtype: Any = float, order: Sequence[int] | None = None
 ) -> Task:
-    """Returns linear regression on the clients of `examples_of`, renumbered
-    by `order`.
-    """
+    """Returns linear regression on the clients of `examples_of`, renumbered by `order`."""
     clients = examples_of(sizes, dtype)
     params = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
     ordered = [clients[k] for k in order] if order else clients
     # no owner: all laws on a method share its programs
-    return dataclasses.replace(
-        Task(params, squares, ordered, l2=0.01), owner=None
-    )
+    return dataclasses.replace(Task(params, squares, ordered, l2=0.01), owner=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,18 +88,14 @@ class Method:
     kind: type[Algorithm[Any]]
 
     @classmethod
-    def of(
-        cls, method: "type[Algorithm[Any]] | Algorithm[Any] | Method"
-    ) -> "Method":
-        """Returns the method of a class with its default hyperparameters, or
-        of an algorithm with those that it has.
+    def of(cls, method: "type[Algorithm[Any]] | Algorithm[Any] | Method") -> "Method":
+        """Returns the method of a class with its default hyperparameters, or of an algorithm with
+        those that it has.
         """
         if isinstance(method, Method):
             return method
         if isinstance(method, Algorithm):
-            return cls(
-                functools.partial(dataclasses.replace, method), type(method)
-            )
+            return cls(functools.partial(dataclasses.replace, method), type(method))
         return cls(method, method)
 
     def run(
@@ -119,21 +104,16 @@ class Method:
         hyperparameters: dict[str, Any] | None = None,
         **options: Any,
     ) -> History:
-        """Runs it for five rounds on `regression`, or with other options of
-        `fedax.run`.
+        """Runs it for five rounds on `regression`, or with other options of `fedax.run`.
 
         Raises:
             Skipped: the method refuses the setting.
         """
         try:
             algorithm = self.make(**hyperparameters or {})
-            return run(
-                algorithm, task or regression(), **(run_options() | options)
-            )
+            return run(algorithm, task or regression(), **(run_options() | options))
         except InvalidInput as error:
-            raise Skipped(
-                f"the method refuses its setting: {error}"
-            ) from error
+            raise Skipped(f"the method refuses its setting: {error}") from error
 
     @functools.cached_property
     def straight(self) -> History:
@@ -146,15 +126,12 @@ class Method:
         return footprint(self.make(), regression())
 
     def scaled(self, factor: float) -> dict[str, float]:
-        """Returns the real hyperparameters that are inputs of a program, with
-        finite defaults, by name: their defaults times a factor, where the
-        ranges allow it.
+        """Returns the real hyperparameters that are inputs of a program, with finite defaults, by
+        name: their defaults times a factor, where the ranges allow it.
         """
         # static fields are parts of the program, not inputs
         static = {
-            field.name
-            for field in dataclasses.fields(self.kind)
-            if field.metadata.get("static")
+            field.name for field in dataclasses.fields(self.kind) if field.metadata.get("static")
         }
         return {
             name: limits.default * factor
@@ -189,16 +166,13 @@ class Law:
         return self.name
 
     def judge(self, subject: "Method | Task") -> "Verdict":
-        """Returns whether a method or a task obeys it, whatever promotion JAX
-        is set to.
+        """Returns whether a method or a task obeys it, whatever promotion JAX is set to.
 
         Any error but `Skipped` counts as breaking it.
         """
-        # in double precision, because the laws tell a mistake from rounding
-        # by its size; a task has its types already
-        is_double = jax.config.values["jax_enable_x64"] or isinstance(
-            subject, Method
-        )
+        # in double precision, because the laws tell a mistake from rounding by its size; a task
+        # has its types already
+        is_double = jax.config.values["jax_enable_x64"] or isinstance(subject, Method)
         try:
             with (
                 jax.enable_x64(is_double),
@@ -212,18 +186,12 @@ class Law:
         except Broken as error:
             return Verdict(self, "broken", f"{error} {self.advice}")
         except Exception as error:  # the user's own code
-            return Verdict(
-                self,
-                "broken",
-                f"{type(error).__name__}: {error}. {self.advice}",
-            )
+            return Verdict(self, "broken", f"{type(error).__name__}: {error}. {self.advice}")
         return Verdict(self, "holds", "")
 
 
 class Verdict(NamedTuple):
-    """What a law says about a method or a task, with the reason where it is
-    broken or skipped.
-    """
+    """What a law says about a method or a task, with the reason where it is broken or skipped."""
 
     law: Law
     kind: Literal["holds", "broken", "skipped"]
@@ -232,18 +200,12 @@ class Verdict(NamedTuple):
 
 def vector(history: History) -> np.ndarray:
     """Returns the final model of a history as one vector."""
-    return np.concatenate(
-        [np.ravel(leaf) for leaf in jax.tree.leaves(history.params)]
-    )
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(history.params)])
 
 
 def state_arrays(history: History) -> list[np.ndarray]:
     """Returns the arrays of the final state of a history."""
-    return [
-        np.asarray(leaf)
-        for leaf in jax.tree.leaves(history.state)
-        if eqx.is_array(leaf)
-    ]
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(history.state) if eqx.is_array(leaf)]
 
 
 def require(holds: Any, reason: str) -> None:
@@ -258,14 +220,10 @@ is_equal = functools.partial(np.array_equal, equal_nan=True)
 
 def require_equal(first: History, second: History, reason: str) -> None:
     """Requires the same bits of two final states."""
-    require(
-        all(map(is_equal, state_arrays(first), state_arrays(second))), reason
-    )
+    require(all(map(is_equal, state_arrays(first), state_arrays(second))), reason)
 
 
-def require_close(
-    first: History, second: History, reason: str, tolerance: float = 1e-12
-) -> None:
+def require_close(first: History, second: History, reason: str, tolerance: float = 1e-12) -> None:
     """Requires the same final models up to rounding."""
     a = vector(first)
     b = vector(second)

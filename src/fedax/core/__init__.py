@@ -1,23 +1,8 @@
-"""The abstractions of fedax: what an algorithm file imports, and nothing of
-ours below it.
-"""
+"""The abstractions of fedax: what an algorithm file imports, and nothing of ours below it."""
 
-from fedax.core.algorithm import (
-    Algorithm,
-    Citation,
-    ModelAndStates,
-    Personal,
-    Reduction,
-    Solved,
-)
+from fedax.core.algorithm import Algorithm, Citation, ModelAndStates, Personal, Reduction, Solved
 from fedax.core.client import Client, Minibatch, Solver
-from fedax.core.federation import (
-    ClientStates,
-    Cohort,
-    Federation,
-    Gathered,
-    Upload,
-)
+from fedax.core.federation import ClientStates, Cohort, Federation, Gathered, Upload
 from fedax.core.history import Best, ClockReadings, History, Outcome
 from fedax.core.hyper import PerClient, Scalar, entry, hyper
 from fedax.core.local_problem import LocalProblem

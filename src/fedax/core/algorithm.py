@@ -10,11 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fedax.core.client import Client
 from fedax.core.federation import ClientStates, Federation
-from fedax.core.hyper import (
-    check_declared,
-    declared,
-    describe_with_hyperparameters,
-)
+from fedax.core.hyper import check_declared, declared, describe_with_hyperparameters
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
@@ -28,11 +24,10 @@ class Personal(NamedTuple):
     """The model that every client uses itself.
 
     Attributes:
-        work: a work function that returns the model, `work(client, *down[,
-            own state])`, without uploading anything. Local work in it is that
-            of round 0: its number of steps, its learning rate, and the same
-            minibatches every time. The model is evaluated in the client's
-            `model_state` after it.
+        work: a work function that returns the model, `work(client, *down[, own state])`, without
+            uploading anything. Local work in it is that of round 0: its number of steps, its
+            learning rate, and the same minibatches every time. The model is evaluated in the
+            client's `model_state` after it.
         down: what it is sent.
         states: the clients' states, if it needs its own.
     """
@@ -55,8 +50,7 @@ class Solved(NamedTuple):
 
 
 class ModelAndStates(eqx.Module):
-    """The state of a method that has a global model and states, and nothing
-    else.
+    """The state of a method that has a global model and states, and nothing else.
 
     Attributes:
         w: the global model.
@@ -69,11 +63,10 @@ class ModelAndStates(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """With hyperparameters `setting`, the method is `to` with hyperparameters
-    `other`: an identity that the laws check.
+    """With hyperparameters `setting`, the method is `to` with hyperparameters `other`: an identity
+    that the laws check.
 
-    `equal_sizes` says that it holds if all clients have equally many
-    examples.
+    `equal_sizes` says that it holds if all clients have equally many examples.
     """
 
     setting: dict[str, Any]
@@ -90,16 +83,15 @@ class Citation:
 
     Attributes:
         paper: authors, title, place and year.
-        read: what was read to write the method: the paper's text, its
-            authors' code, others' code, its abstract or introduction; one or
-            several.
-        equation: the place in the paper, such as "Alg. 1", if it is known,
-            also where the text was not read.
+        read: what was read to write the method: the paper's text, its authors' code, others' code,
+            its abstract or introduction; one or several.
+        equation: the place in the paper, such as "Alg. 1", if it is known, also where the text was
+            not read.
         reductions: the special cases, which the laws check.
-        by_examples: whether a step with full gradients of all clients depends
-            on the examples alone, not on who holds them.
-        exact: whether its fixed point is the minimum of the objective, with
-            any cohorts and several local steps.
+        by_examples: whether a step with full gradients of all clients depends on the examples
+            alone, not on who holds them.
+        exact: whether its fixed point is the minimum of the objective, with any cohorts and several
+            local steps.
     """
 
     paper: str
@@ -111,12 +103,10 @@ class Citation:
 
 
 class Algorithm(eqx.Module, Generic[State]):
-    """An immutable record of hyperparameters with three pure functions over a
-    federation.
+    """An immutable record of hyperparameters with three pure functions over a federation.
 
-    `round` is straight-line code; its work functions are methods that see
-    only their client, what was sent down, and their own state. A minimal
-    method:
+    `round` is straight-line code; its work functions are methods that see only their client, what
+    was sent down, and their own state. A minimal method:
 
         class FedAvg(Algorithm[Vector]):
             def round(self, fed, state):
@@ -141,9 +131,7 @@ class Algorithm(eqx.Module, Generic[State]):
         check_declared(self)
 
     def _repr_html_(self) -> str:
-        """Returns a table of the hyperparameters with their ranges, for
-        notebooks.
-        """
+        """Returns a table of the hyperparameters with their ranges, for notebooks."""
         import pandas as pd  # takes long to import
 
         rows = {
@@ -163,8 +151,8 @@ class Algorithm(eqx.Module, Generic[State]):
         """
 
     def check_model(self, task: Task, layout: Layout) -> None:
-        """Refuses a model that the method cannot work with, such as one
-        without the leaves that it names.
+        """Refuses a model that the method cannot work with, such as one without the leaves that it
+        names.
 
         Raises:
             InvalidInput: it is one; raised before anything is compiled.
@@ -173,8 +161,8 @@ class Algorithm(eqx.Module, Generic[State]):
     def init(self, fed: Federation, w: Float[Array, "dim"]) -> State:
         """Returns the state before round 0, from the model's starting point.
 
-        Its random streams (`fed.key`, `fed.sample`) are different from those
-        of every round. No client works in it.
+        Its random streams (`fed.key`, `fed.sample`) are different from those of every round. No
+        client works in it.
         """
         return w  # type: ignore[return-value]
 
@@ -183,48 +171,35 @@ class Algorithm(eqx.Module, Generic[State]):
         """Runs one communication round and returns the new state."""
 
     def model(self, state: State) -> Float[Array, "dim"]:
-        """Returns the global model of a state: its `w`, or the state itself
-        if it has none.
-        """
+        """Returns the global model of a state: its `w`, or the state itself if it has none."""
         return getattr(state, "w", state)  # type: ignore[return-value]
 
     def personal(self, state: State) -> Personal | None:
-        """Returns how clients compute the models that they use; None if that
-        is the global one.
-        """
+        """Returns how clients compute the models that they use; None if that is the global one."""
         return None
 
     def nodes(self, state: State) -> ClientStates | None:
-        """Returns the clients' models, flat, of a method without a server;
-        else None.
-        """
+        """Returns the clients' models, flat, of a method without a server; else None."""
         return None
 
     @property
     def equal_weights(self) -> bool:
-        """Whether its objective is the mean of the clients' losses, whatever
-        the schedule's `weights` (without a server).
+        """Whether its objective is the mean of the clients' losses, whatever the schedule's
+        `weights` (without a server).
         """
         return False
 
     def weights(self, state: State) -> ClientStates | None:
-        """Returns the weights of the clients' uploads, if the method stores
-        them; else None.
-        """
+        """Returns the weights of the clients' uploads, if the method stores them; else None."""
         return None
 
     def solved(
-        self,
-        client: Client,
-        w: Float[Array, "dim"],
-        gradient: Float[Array, "dim"],
+        self, client: Client, w: Float[Array, "dim"], gradient: Float[Array, "dim"]
     ) -> Solved | None:
-        r"""Returns the local problem of the method's theory, and the client's
-        solution of it.
+        r"""Returns the local problem of the method's theory, and the client's solution of it.
 
         All clients count as working in the next round.
 
-        `gradient` is $\nabla f(w)$. None for methods without a theory of what
-        is asked.
+        `gradient` is $\nabla f(w)$. None for methods without a theory of what is asked.
         """
         return None

@@ -1,6 +1,5 @@
-"""Per-example functions: the form of a user's function, its check on shapes,
-and what it holds beside the parameters: frozen leaves, and a state that no
-gradient trains.
+"""Per-example functions: the form of a user's function, its check on shapes, and what it holds
+beside the parameters: frozen leaves, and a state that no gradient trains.
 """
 
 import dataclasses
@@ -21,12 +20,11 @@ from fedax.utils.layout import accumulator
 Policy: TypeAlias = Literal["average", "local", "frozen"]
 """The choices of `Task(state_policy=...)`."""
 PerExample: TypeAlias = Callable[..., Any]
-"""`(params, examples, key) -> (batch,)`. The key is None in evaluation: no
-dropout, no augmentation.
+"""`(params, examples, key) -> (batch,)`. The key is None in evaluation: no dropout, no
+augmentation.
 
-Where the model has a state, a function whose attribute `takes_state` is True
-gets it as the argument `state`. The loss returns its values and the new state
-in training.
+Where the model has a state, a function whose attribute `takes_state` is True gets it as the
+argument `state`. The loss returns its values and the new state in training.
 """
 
 
@@ -49,24 +47,17 @@ class UserFunction:
     takes_training: bool
 
     def __call__(
-        self,
-        params: PyTree,
-        examples: Examples,
-        key: Key[Array, ""] | None,
-        **more: PyTree,
+        self, params: PyTree, examples: Examples, key: Key[Array, ""] | None, **more: PyTree
     ) -> PyTree:
         if self.takes_training:
             more["training"] = key is not None
         if self.takes_key:
             more["key"] = key
-        return self.function(
-            params, examples["x"] if self.plain else examples, **more
-        )
+        return self.function(params, examples["x"] if self.plain else examples, **more)
 
 
 def per_example(function: PerExample, plain: bool) -> PerExample:
-    """Returns a user's function of parameters and examples in the form
-    `PerExample`.
+    """Returns a user's function of parameters and examples in the form `PerExample`.
 
     It may take `key`, `state` and `training` by these names.
 
@@ -90,8 +81,8 @@ class Bound(eqx.Module):
 
     Attributes:
         function: of all parameters.
-        frozen: the leaves that are not trained, with None in the place of
-            those that are; None if all are trained.
+        frozen: the leaves that are not trained, with None in the place of those that are; None if
+            all are trained.
         state: the model's state, None if it has none.
     """
 
@@ -101,26 +92,18 @@ class Bound(eqx.Module):
 
     @property
     def separate(self) -> bool:
-        """Whether it is a function of this library, which probes of users'
-        functions pass over.
-        """
+        """Whether it is a function of this library, which probes of users' functions pass over."""
         return bool(getattr(self.function, "separate", False))
 
-    def __call__(
-        self, params: PyTree, examples: Examples, key: Key[Array, ""] | None
-    ) -> PyTree:
+    def __call__(self, params: PyTree, examples: Examples, key: Key[Array, ""] | None) -> PyTree:
         return self.update(params, examples, key)[0]
 
     def update(
         self, params: PyTree, examples: Examples, key: Key[Array, ""] | None
     ) -> tuple[PyTree, PyTree]:
-        """Returns the values, and the new state (the old one if the function
-        returns none).
-        """
+        """Returns the values, and the new state (the old one if the function returns none)."""
         params = assembled(params, self.frozen)
-        if self.state is None or not getattr(
-            self.function, "takes_state", False
-        ):
+        if self.state is None or not getattr(self.function, "takes_state", False):
             return self.function(params, examples, key), self.state
         values = self.function(params, examples, key, state=self.state)
         # in evaluation a function may return its values alone
@@ -128,20 +111,12 @@ class Bound(eqx.Module):
 
 
 def bind(function: PerExample, frozen: PyTree, state: PyTree) -> PerExample:
-    """Returns a function of the trained parameters alone: itself if there is
-    nothing to bind.
-    """
-    return (
-        function
-        if frozen is None and state is None
-        else Bound(function, frozen, state)
-    )
+    """Returns a function of the trained parameters alone: itself if there is nothing to bind."""
+    return function if frozen is None and state is None else Bound(function, frozen, state)
 
 
 ROWS = 3
-"""Examples of the check of shapes: a number that no other axis is likely to
-have.
-"""
+"""Examples of the check of shapes: a number that no other axis is likely to have."""
 
 
 def check_per_example(
@@ -151,8 +126,7 @@ def check_per_example(
     examples: Examples,
     key: Key[Array, ""] | None = None,
 ) -> None:
-    """Refuses a function that does not give one value for each example, by
-    shapes alone.
+    """Refuses a function that does not give one value for each example, by shapes alone.
 
     Args:
         field: names the function in messages.
@@ -163,34 +137,19 @@ def check_per_example(
     """
     try:
         # settings that are stricter than JAX's are kept where it runs
-        with (
-            jax.numpy_dtype_promotion("standard"),
-            jax.numpy_rank_promotion("allow"),
-        ):
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             values = jax.eval_shape(
-                lambda params, examples: function(params, examples, key),
-                params,
-                examples,
+                lambda params, examples: function(params, examples, key), params, examples
             )
     except Exception as error:
-        shapes = {
-            name: tuple(value.shape[1:]) for name, value in examples.items()
-        }
-        error.add_note(
-            f"{field} fails for key={key} on examples of shapes {shapes}."
-        )
+        shapes = {name: tuple(value.shape[1:]) for name, value in examples.items()}
+        error.add_note(f"{field} fails for key={key} on examples of shapes {shapes}.")
         raise
     shape = getattr(values, "shape", None)
     if shape != (ROWS,):
-        got = (
-            type(values).__name__
-            if shape is None
-            else f"shape {shape} for {ROWS} examples"
-        )
+        got = type(values).__name__ if shape is None else f"shape {shape} for {ROWS} examples"
         hint = "Return it without a mean or a sum, and a new state only with `state`."
-        raise InvalidInput.found(
-            field, got, "one value per example, shape (batch,)", hint
-        )
+        raise InvalidInput.found(field, got, "one value per example, shape (batch,)", hint)
 
 
 def assembled(params: PyTree, frozen: PyTree) -> PyTree:
@@ -215,9 +174,7 @@ def state_in_reals(state: PyTree) -> PyTree:
 
 
 def state_from_mean(mean: PyTree, like: PyTree) -> PyTree:
-    """Converts a mean of states to the types of a state; whole numbers are
-    rounded.
-    """
+    """Converts a mean of states to the types of a state; whole numbers are rounded."""
 
     # a mean of counts is rarely whole
     def convert(value: Array, old: Array) -> Array:
@@ -228,8 +185,8 @@ def state_from_mean(mean: PyTree, like: PyTree) -> PyTree:
 
 
 def evaluated_state(state: PyTree, initial: PyTree) -> PyTree:
-    """Returns the state in which the global model is evaluated: of states
-    that clients store, their mean. All processes of a run call it together.
+    """Returns the state in which the global model is evaluated: of states that clients store, their
+    mean. All processes of a run call it together.
 
     Args:
         state: as a run publishes it; None if no training changes it.

@@ -27,27 +27,19 @@ def find_mode(
     stated: Mapping[str, Mode],
     hint: str,
 ) -> Mode:
-    """Returns the direction of a metric: the one stated where it is defined,
-    otherwise the requested one.
+    """Returns the direction of a metric: the one stated where it is defined, otherwise the
+    requested one.
 
     Raises:
         InvalidInput: neither is known, or they contradict each other.
     """
     stated_mode = stated.get(name)
     if stated_mode is None and requested is None:
-        allowed = (
-            f"metrics of which is stated whether more of {name} is better"
-        )
+        allowed = f"metrics of which is stated whether more of {name} is better"
         raise InvalidInput.of(field, name, allowed, hint)
-    if (
-        stated_mode is not None
-        and requested is not None
-        and stated_mode != requested
-    ):
+    if stated_mode is not None and requested is not None and stated_mode != requested:
         raise InvalidInput.of(
-            f"{field}, mode",
-            requested,
-            f'"{stated_mode}", as {name} states where it is defined',
+            f"{field}, mode", requested, f'"{stated_mode}", as {name} states where it is defined'
         )
     return requested or stated_mode or "min"
 
@@ -63,8 +55,8 @@ def is_better(value: float, than: float | None, mode: Mode) -> bool:
 
 
 def worst_of(values: ArrayLike, mode: Mode) -> float:
-    """Returns the worst of the finite values, or the infinity that is worse
-    than all values if there is none.
+    """Returns the worst of the finite values, or the infinity that is worse than all values if
+    there is none.
     """
     finite = np.asarray(values, float)
     finite = finite[np.isfinite(finite)]
@@ -90,20 +82,14 @@ RUN_COLUMNS = (
 """Columns of data frames of runs, whose names no metric has."""
 
 _PERCENT = "accuracy(_(mean|pooled|worst_tenth|smallest|largest|gap|min|max|adapted))?$"
-"""Accuracies, and the numbers that observers make of the accuracies of
-several clients.
-"""
+"""Accuracies, and the numbers that observers make of the accuracies of several clients."""
 
 
 def is_percent(metric: str) -> bool:
-    """Returns whether a metric is a fraction: accuracies and their gaps.
-    Variances are in squared fractions.
+    """Returns whether a metric is a fraction: accuracies and their gaps. Variances are in squared
+    fractions.
 
-    >>> (
-    ...     is_percent("test_accuracy"),
-    ...     is_percent("client_accuracy_mean"),
-    ...     is_percent("accuracy_loss"),
-    ... )
+    >>> is_percent("test_accuracy"), is_percent("client_accuracy_mean"), is_percent("accuracy_loss")
     (True, True, False)
     """
     return re.search(_PERCENT, metric) is not None

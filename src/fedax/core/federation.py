@@ -21,21 +21,17 @@ class Upload(eqx.Module, Generic[Value]):
     """The result of a work function.
 
     Attributes:
-        value: any pytree of real arrays, or of a codec's messages in their
-            place; sent to the server or the neighbours.
-        weight: its weight in the mean, at least 0; by default the weight of
-            the cohort, which makes the mean an estimate of sum_k p_k. Sent to
-            the server if given.
-        state: the client's own state after the work, None for what it was;
-            stays with the client.
-        reference: a vector that the receiver has as well, near the first
-            vector of `value`: a channel codes their difference, and privacy
-            clips it. By default, where that vector is what `client.minimize`
-            returned, the model received from which it started.
-        is_change: whether the first vector of `value` is a change of the
-            server's model or a direction, so that an asynchronous server may
-            apply it to a newer model. With a `reference` its difference to it
-            is.
+        value: any pytree of real arrays, or of a codec's messages in their place; sent to the
+            server or the neighbours.
+        weight: its weight in the mean, at least 0; by default the weight of the cohort, which makes
+            the mean an estimate of sum_k p_k. Sent to the server if given.
+        state: the client's own state after the work, None for what it was; stays with the client.
+        reference: a vector that the receiver has as well, near the first vector of `value`: a
+            channel codes their difference, and privacy clips it. By default, where that vector is
+            what `client.minimize` returned, the model received from which it started.
+        is_change: whether the first vector of `value` is a change of the server's model or a
+            direction, so that an asynchronous server may apply it to a newer model. With a
+            `reference` its difference to it is.
     """
 
     value: Value
@@ -46,23 +42,17 @@ class Upload(eqx.Module, Generic[Value]):
 
 
 class ClientStates(eqx.Module):
-    """The clients' states, opaque to algorithms: only a work function sees
-    one, its own.
-    """
+    """The clients' states, opaque to algorithms: only a work function sees one, its own."""
 
     _rows: PyTree
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
-        """Returns the states of some clients, with a first axis (some,); for
-        engines.
-        """
+        """Returns the states of some clients, with a first axis (some,); for engines."""
         return jax.tree.map(lambda rows: jnp.asarray(rows)[ids], self._rows)
 
     def of(self, client: Index) -> PyTree:
         """Returns one client's state; for engines."""
-        return jax.tree.map(
-            lambda rows: rows[0], self.take(jnp.asarray(client)[None])
-        )
+        return jax.tree.map(lambda rows: rows[0], self.take(jnp.asarray(client)[None]))
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> "ClientStates":
         """Returns a copy with the states of `ids` replaced; for engines.
@@ -71,37 +61,23 @@ class ClientStates(eqx.Module):
         """
         return self._with(
             jax.tree.map(
-                lambda all_, new: (
-                    jnp.asarray(all_).at[ids].set(new, mode="drop")
-                ),
-                self._rows,
-                rows,
+                lambda all_, new: jnp.asarray(all_).at[ids].set(new, mode="drop"), self._rows, rows
             )
         )
 
     def all(self) -> PyTree:
-        """Returns all states, with a first axis (clients,); for engines and
-        observers.
-        """
+        """Returns all states, with a first axis (clients,); for engines and observers."""
         return jax.tree.map(jnp.asarray, self._rows)
 
     def each(self, function: Callable[[PyTree], PyTree]) -> "ClientStates":
-        """Applies a pure function to each client's state; the result is
-        opaque too.
-        """
+        """Applies a pure function to each client's state; the result is opaque too."""
         return self._with(jax.vmap(function)(self._rows))
 
     def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
-        """Returns the clients that have rows (None for all), and the rows;
-        for checkpoints.
-        """
-        return None, [
-            np.asarray(rows) for rows in jax.tree.leaves(self._rows)
-        ]
+        """Returns the clients that have rows (None for all), and the rows; for checkpoints."""
+        return None, [np.asarray(rows) for rows in jax.tree.leaves(self._rows)]
 
-    def restored(
-        self, ids: np.ndarray | None, rows: list[np.ndarray]
-    ) -> "ClientStates":
+    def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "ClientStates":
         """Returns a copy with the rows that `written` gave; for checkpoints.
 
         Out-of-range ids are ignored.
@@ -117,9 +93,8 @@ class ClientStates(eqx.Module):
         return self._with(jax.tree.map(jnp.array, self._rows))
 
     def mean(self, default: PyTree = None) -> PyTree:
-        """Returns the mean over all clients, with equal weights; `default` in
-        what a run with privacy publishes, which must not depend on what
-        clients store.
+        """Returns the mean over all clients, with equal weights; `default` in what a run with
+        privacy publishes, which must not depend on what clients store.
         """
         return jax.tree.map(lambda rows: rows.mean(0), self.all())
 
@@ -128,18 +103,14 @@ class ClientStates(eqx.Module):
 
 
 class HiddenStates(ClientStates):
-    """The clients' states in what a run with privacy publishes: without rows;
-    for engines.
-    """
+    """The clients' states in what a run with privacy publishes: without rows; for engines."""
 
     _rows: PyTree = None
 
     def mean(self, default: PyTree = None) -> PyTree:
         if default is None:
             reason = "with privacy the global model must not depend on what clients store"
-            hint = (
-                "Write states.mean(default=...), such as the initial values."
-            )
+            hint = "Write states.mean(default=...), such as the initial values."
             raise InvalidInput.because("ClientStates.mean", reason, hint)
         return default
 
@@ -152,28 +123,22 @@ def is_states(node: object) -> bool:
     return isinstance(node, ClientStates)
 
 
-def with_states(
-    tree: PyTree, change: Callable[[ClientStates], ClientStates]
-) -> PyTree:
+def with_states(tree: PyTree, change: Callable[[ClientStates], ClientStates]) -> PyTree:
     """Returns a pytree with changed states of clients; for engines."""
-    return jax.tree.map(
-        lambda x: change(x) if is_states(x) else x, tree, is_leaf=is_states
-    )
+    return jax.tree.map(lambda x: change(x) if is_states(x) else x, tree, is_leaf=is_states)
 
 
 class Cohort(eqx.Module):
-    r"""Clients that work together in a phase. Using the same cohort twice
-    means the same devices.
+    r"""Clients that work together in a phase. Using the same cohort twice means the same devices.
 
     Attributes:
         ids: their numbers; those from `count` on are padding and do not work.
         count: how many work.
-        weights: default weights of their uploads, for a mean that estimates
-            $\sum_k p_k$.
-        objective_weights: the $p_k$ of the objective (up to a common factor)
-            of each client once: 0 where it was drawn before.
-        coverage: their part of the federation, the sum of `objective_weights`
-            over the sum of everybody's; in (0, 1].
+        weights: default weights of their uploads, for a mean that estimates $\sum_k p_k$.
+        objective_weights: the $p_k$ of the objective (up to a common factor) of each client once: 0
+            where it was drawn before.
+        coverage: their part of the federation, the sum of `objective_weights` over the sum of
+            everybody's; in (0, 1].
     """
 
     ids: Int[Array, "capacity"]
@@ -202,18 +167,13 @@ class Cohort(eqx.Module):
     def distinct(self) -> "Cohort":
         r"""The same devices, weighted by `objective_weights`.
 
-        For methods that keep a sum $\sum_k p_k c_k$ over all clients' states.
-        Of such a sum only the cohort's terms change, once each however often
-        a client was drawn: it moves by `coverage` times the mean change that
-        `average` gives for this cohort. The default weights do that for draws
-        that know no sizes only.
+        For methods that keep a sum $\sum_k p_k c_k$ over all clients' states. Of such a sum only
+        the cohort's terms change, once each however often a client was drawn: it moves by
+        `coverage` times the mean change that `average` gives for this cohort. The default weights
+        do that for draws that know no sizes only.
         """
         return Cohort(
-            self.ids,
-            self.count,
-            self.objective_weights,
-            self.objective_weights,
-            self.coverage,
+            self.ids, self.count, self.objective_weights, self.objective_weights, self.coverage
         )
 
 
@@ -224,8 +184,8 @@ class Gathered(eqx.Module, Generic[Value]):
         value: the uploads, with a first axis over the rows.
         weights: of the rows, shape (capacity,).
         ids: the clients, shape (capacity,).
-        valid: False for the rows from the cohort's count on, and of clients
-            left out; those rows are zero.
+        valid: False for the rows from the cohort's count on, and of clients left out; those rows
+            are zero.
     """
 
     value: Value
@@ -233,17 +193,12 @@ class Gathered(eqx.Module, Generic[Value]):
     ids: Int[Array, "capacity"]
     valid: Bool[Array, "capacity"]
 
-    def shares(
-        self, weights: Float[Array, "capacity"] | None = None
-    ) -> Float[Array, "capacity"]:
-        """Returns the weights of the rows, scaled to sum 1 over valid rows,
-        and 0 elsewhere.
+    def shares(self, weights: Float[Array, "capacity"] | None = None) -> Float[Array, "capacity"]:
+        """Returns the weights of the rows, scaled to sum 1 over valid rows, and 0 elsewhere.
 
         Equal ones if all that count have weight 0.
         """
-        masked = jnp.where(
-            self.valid, self.weights if weights is None else weights, 0
-        )
+        masked = jnp.where(self.valid, self.weights if weights is None else weights, 0)
         equal = self.valid.astype(masked.dtype)
         # all weights may vanish, and the shares must not be 0/0
         masked = jnp.where(masked.sum() > 0, masked, equal)
@@ -253,20 +208,17 @@ class Gathered(eqx.Module, Generic[Value]):
         """Returns the weighted mean of the uploads."""
         shares = self.shares()
         return jax.tree.map(
-            lambda rows: jnp.tensordot(shares.astype(rows.dtype), rows, 1),
-            self.value,
+            lambda rows: jnp.tensordot(shares.astype(rows.dtype), rows, 1), self.value
         )
 
 
 class Federation(ABC):
-    """Clients and a server, during one round. Engines implement it;
-    algorithms use nothing else.
+    """Clients and a server, during one round. Engines implement it; algorithms use nothing else.
 
     Attributes:
         round: the number of the round, from 0.
         clients: the size of the population.
-        equal_weights: whether the schedule gives all clients the same weight
-            in the objective.
+        equal_weights: whether the schedule gives all clients the same weight in the objective.
         everyone: the cohort of all clients.
         layout: how the model's parameters lie in the flat vector.
     """
@@ -283,45 +235,33 @@ class Federation(ABC):
     @property
     @abstractmethod
     def answered(self) -> Cohort:
-        """The cohort of the last phase as far as its uploads count: without
-        clients left out because theirs were not finite.
+        """The cohort of the last phase as far as its uploads count: without clients left out
+        because theirs were not finite.
 
-        Its `coverage` is what a sum over all clients' states moves by (see
-        `Cohort.distinct`).
+        Its `coverage` is what a sum over all clients' states moves by (see `Cohort.distinct`).
         """
 
     @abstractmethod
-    def sample(
-        self, weights: Float[Array, "clients"] | None = None
-    ) -> Cohort:
-        """Draws a cohort as the schedule says; another call is an independent
-        draw.
+    def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
+        """Draws a cohort as the schedule says; another call is an independent draw.
 
-        With `weights`, at least 0, as many clients as the schedule's cohort
-        has are drawn one after the other, without replacement, with
-        probabilities proportional to them, whatever the schedule's sampling;
-        clients of weight 0 only fill up, uniformly. The weights are those of
-        a uniform draw.
+        With `weights`, at least 0, as many clients as the schedule's cohort has are drawn one after
+        the other, without replacement, with probabilities proportional to them, whatever the
+        schedule's sampling; clients of weight 0 only fill up, uniformly. The weights are those of a
+        uniform draw.
         """
 
     @abstractmethod
     def key(self, purpose: str) -> Key[Array, ""]:
-        """Returns the server's random stream of this round for one
-        purpose.
-        """
+        """Returns the server's random stream of this round for one purpose."""
 
     @abstractmethod
     def client_states(self, initial: PyTree) -> ClientStates:
-        """Makes states in which client k starts with `initial`, or
-        `initial(k)`.
-        """
+        """Makes states in which client k starts with `initial`, or `initial(k)`."""
 
     @overload
     def average(
-        self,
-        work: Callable[..., Upload[Value]],
-        cohort: Cohort,
-        *down: PyTree,
+        self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree
     ) -> Value: ...
     @overload
     def average(
@@ -339,23 +279,19 @@ class Federation(ABC):
         *down: PyTree,
         states: ClientStates | None = None,
     ) -> Value | tuple[Value, ClientStates]:
-        r"""Returns the weighted mean $\sum_k \omega_k u_k / \sum_k \omega_k$
-        of the uploads of a phase.
+        r"""Returns the weighted mean $\sum_k \omega_k u_k / \sum_k \omega_k$ of the uploads of a
+        phase.
 
         Each client of the cohort runs `work(client, *down[, own state])`.
 
-        Streamed: O(dim) memory whatever the cohort. If all given weights are
-        zero, the cohort's default weights are used. A round in which a phase
-        has no clients at all leaves the algorithm's state as it was. With
-        `states`, returns the mean and the new state.
+        Streamed: O(dim) memory whatever the cohort. If all given weights are zero, the cohort's
+        default weights are used. A round in which a phase has no clients at all leaves the
+        algorithm's state as it was. With `states`, returns the mean and the new state.
         """
 
     @overload
     def gather(
-        self,
-        work: Callable[..., Upload[Value]],
-        cohort: Cohort,
-        *down: PyTree,
+        self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree
     ) -> Gathered[Value]: ...
     @overload
     def gather(
@@ -386,17 +322,14 @@ class Federation(ABC):
         receive: Callable[..., PyTree],
         states: ClientStates,
     ) -> ClientStates:
-        r"""Exchanges uploads with the neighbours on a graph: all clients
-        send, then all receive.
+        r"""Exchanges uploads with the neighbours on a graph: all clients send, then all receive.
 
-        `send(client, own)` returns an `Upload` without weight, whose value
-        $u_i$ goes to every neighbour; its state, if given, is what the client
-        keeps in hand until it receives, otherwise that is `own`.
-        `receive(client, in_hand, received)` gets $\sum_l w_{il} u_l$, the
-        client's own message included, and returns its new state. Two work
-        functions, because the mean of neighbours exists only after all have
-        sent; one state between them, because nothing else may be known to
-        both.
+        `send(client, own)` returns an `Upload` without weight, whose value $u_i$ goes to every
+        neighbour; its state, if given, is what the client keeps in hand until it receives,
+        otherwise that is `own`. `receive(client, in_hand, received)` gets $\sum_l w_{il} u_l$, the
+        client's own message included, and returns its new state. Two work functions, because the
+        mean of neighbours exists only after all have sent; one state between them, because nothing
+        else may be known to both.
 
         Args:
             graph: a `fedax.graphs.Graph` of as many clients as there are.

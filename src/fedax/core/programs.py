@@ -11,9 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 MOST_PROGRAMS = 128
-"""Programs that a process keeps: each takes about a hundred of the memory
-maps that it may have.
-"""
+"""Programs that a process keeps: each takes about a hundred of the memory maps that it may have."""
 _ARRAY = object()
 """Stands for an array among constants."""
 
@@ -26,19 +24,16 @@ class _Static(eqx.Module):
 
 _Constants: TypeAlias = tuple[tuple[Hashable, ...], Any]
 _Program: TypeAlias = Callable[
-    [list[Array | np.ndarray], list[Array | np.ndarray]],
-    tuple[PyTree, _Static],
+    [list[Array | np.ndarray], list[Array | np.ndarray]], tuple[PyTree, _Static]
 ]
 
 
 class ProgramOwner:
-    """What compiled programs belong to, compared by identity; when it is
-    dropped, so are they.
+    """What compiled programs belong to, compared by identity; when it is dropped, so are they.
 
-    JAX keeps what it compiled for a function as long as the function lives.
-    Each program is therefore a function of its own, which has its static
-    arguments from its closure. A copy of an owner, such as that of another
-    process, is another owner.
+    JAX keeps what it compiled for a function as long as the function lives. Each program is
+    therefore a function of its own, which has its static arguments from its closure. A copy of an
+    owner, such as that of another process, is another owner.
     """
 
     def __init__(self) -> None:
@@ -57,8 +52,7 @@ class ProgramOwner:
     ) -> PyTree:
         """Returns `function(*arguments, *donated)`, compiled.
 
-        Arrays are traced, everything else is static: it is compared by its
-        hash.
+        Arrays are traced, everything else is static: it is compared by its hash.
 
         Args:
             function: at the top of its module.
@@ -77,15 +71,13 @@ class ProgramOwner:
         # the last one called comes last
         self._programs[key] = program
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="Some donated buffers were not usable"
-            )
+            warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             outputs, others = program(inputs, last_inputs)
         return eqx.combine(outputs, others.value)
 
     def _make_room(self) -> None:
-        """Drops the programs of others, and the own one that was called
-        longest ago, if there are too many.
+        """Drops the programs of others, and the own one that was called longest ago, if there are
+        too many.
         """
         if sum(len(owner._programs) for owner in _OWNERS) < MOST_PROGRAMS:
             return
@@ -99,9 +91,7 @@ class ProgramOwner:
 _OWNERS = weakref.WeakSet[ProgramOwner]()
 
 SHARED = ProgramOwner()
-"""Owner of the programs of tasks of equal functions that read nothing but
-their arguments.
-"""
+"""Owner of the programs of tasks of equal functions that read nothing but their arguments."""
 
 
 def _partition(tree: PyTree) -> tuple[list[Array | np.ndarray], _Constants]:
@@ -112,9 +102,7 @@ def _partition(tree: PyTree) -> tuple[list[Array | np.ndarray], _Constants]:
     return arrays, (others, structure)
 
 
-def _combine(
-    arrays: list[Array | np.ndarray], constants: _Constants
-) -> PyTree:
+def _combine(arrays: list[Array | np.ndarray], constants: _Constants) -> PyTree:
     others, structure = constants
     remaining = iter(arrays)
     leaves = [next(remaining) if leaf is _ARRAY else leaf for leaf in others]
@@ -128,16 +116,11 @@ def _compile(
 ) -> _Program:
     # the type of the inputs must not hold the owner, which would hold itself
     def program(
-        inputs: list[Array | np.ndarray],
-        last_inputs: list[Array | np.ndarray],
+        inputs: list[Array | np.ndarray], last_inputs: list[Array | np.ndarray]
     ) -> tuple[PyTree, _Static]:
         arguments, donated = map(_combine, (inputs, last_inputs), static)
-        outputs, others = eqx.partition(
-            function(*arguments, *donated), eqx.is_array
-        )
+        outputs, others = eqx.partition(function(*arguments, *donated), eqx.is_array)
         return outputs, _Static(others)
 
     program.__name__ = function.__name__
-    return jax.jit(
-        program, donate_argnums=1, compiler_options=options or None
-    )
+    return jax.jit(program, donate_argnums=1, compiler_options=options or None)

@@ -7,13 +7,12 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Bits of every round by direction, summed over all participants. Whole
-    numbers, exact.
+    """Bits of every round by direction, summed over all participants. Whole numbers, exact.
 
     Attributes:
         down: server to clients, shape (rounds,).
-        up: clients to server, or over the links of a graph, where a message
-            counts once for each neighbour; shape (rounds,).
+        up: clients to server, or over the links of a graph, where a message counts once for each
+            neighbour; shape (rounds,).
     """
 
     down: np.ndarray

@@ -1,6 +1,4 @@
-"""Federated data: the container, ways to partition pooled examples, and data
-sets.
-"""
+"""Federated data: the container, ways to partition pooled examples, and data sets."""
 
 from fedax.data.folder import data_folder as data_folder
 from fedax.data.formats.idx import read_idx as read_idx

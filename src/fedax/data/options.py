@@ -1,8 +1,6 @@
-"""Types and ranges of options, declared on the parameters of the functions
-that take them.
+"""Types and ranges of options, declared on the parameters of the functions that take them.
 
-Python calls, experiment files, the JSON schema and the command line read the
-same annotations:
+Python calls, experiment files, the JSON schema and the command line read the same annotations:
 
     def digits(clients: Clients = 20, test_fraction: Share = 0.2): ...
 """
@@ -28,27 +26,18 @@ Clients: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 Seed: TypeAlias = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 """What every generator in use here takes."""
 Share: TypeAlias = Annotated[float, Field(strict=True, ge=0, lt=1)]
-Positive: TypeAlias = Annotated[
-    float, Field(strict=True, gt=0, allow_inf_nan=False)
-]
-NonNegative: TypeAlias = Annotated[
-    float, Field(strict=True, ge=0, allow_inf_nan=False)
-]
+Positive: TypeAlias = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+NonNegative: TypeAlias = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Switch: TypeAlias = Annotated[bool, Field(strict=True)]
-Split: TypeAlias = Literal[
-    "shuffled", "in_order", "shuffled_rows", "in_order_rows"
-]
+Split: TypeAlias = Literal["shuffled", "in_order", "shuffled_rows", "in_order_rows"]
 """See `fedax.examples.overlap` for the rule that the first two follow."""
 Folder: TypeAlias = str | Path | None
 
 
 def check(
-    owner: str,
-    options: Mapping[str, inspect.Parameter],
-    values: Mapping[str, Any],
+    owner: str, options: Mapping[str, inspect.Parameter], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns values as the types that options declare, with Python's numbers
-    for NumPy's.
+    """Returns values as the types that options declare, with Python's numbers for NumPy's.
 
     Values of other names stay as they are.
 
@@ -64,13 +53,11 @@ def check(
     fedax.errors.InvalidInput: deal(clients=...): got 0; allowed: greater than or equal to 1.
 
     Raises:
-        InvalidInput: the first value of another type or out of its range; of
-            a dictionary, an unknown key.
+        InvalidInput: the first value of another type or out of its range; of a dictionary, an
+            unknown key.
     """
     plain = {name: _python_value(value) for name, value in values.items()}
-    types = tuple(
-        (name, option.annotation) for name, option in options.items()
-    )
+    types = tuple((name, option.annotation) for name, option in options.items())
     try:
         return plain | _reader(types)(plain)
     except ValidationError as error:
@@ -79,26 +66,15 @@ def check(
         allowed = first["msg"].removeprefix("Input should be ")
         if first["type"] == "extra_forbidden":
             keys = options[name].annotation.__annotations__
-            raise UnknownName.among(
-                f"key of {name}", str(first["loc"][-1]), keys
-            ) from None
-        raise InvalidInput.of(
-            f"{owner}({name}=...)", plain[name], allowed
-        ) from None
+            raise UnknownName.among(f"key of {name}", str(first["loc"][-1]), keys) from None
+        raise InvalidInput.of(f"{owner}({name}=...)", plain[name], allowed) from None
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Returns the named parameters of a function, without `*args` and
-    `**options`.
-    """
+    """Returns the named parameters of a function, without `*args` and `**options`."""
     parameters = inspect.signature(function).parameters
-    variadic = (
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    )
-    return {
-        name: p for name, p in parameters.items() if p.kind not in variadic
-    }
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: p for name, p in parameters.items() if p.kind not in variadic}
 
 
 def json_schema(options: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
@@ -117,17 +93,13 @@ def json_schema(options: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
 
 
 def validated(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function so that each call checks its arguments; see
-    `check`.
-    """
+    """Decorates a function so that each call checks its arguments; see `check`."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
-        bound.arguments |= check(
-            function.__name__, options_of(function), bound.arguments
-        )
+        bound.arguments |= check(function.__name__, options_of(function), bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
     return call

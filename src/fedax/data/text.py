@@ -5,7 +5,9 @@ from jaxtyping import Int
 
 from fedax.core import DataError
 
-LEAF_CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # noqa: E501
+LEAF_CHARACTERS = (
+    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+)
 """The 80 characters of LEAF's Shakespeare, in the order of their numbers."""
 
 
@@ -20,33 +22,25 @@ def encode(
         where: names the text in messages.
 
     Raises:
-        DataError: a character that is not in the vocabulary, with its
-            position.
+        DataError: a character that is not in the vocabulary, with its position.
 
     >>> encode("A z").tolist()
     [25, 1, 78]
     """
-    numbers = {
-        character: number for number, character in enumerate(vocabulary)
-    }
-    codes = np.array(
-        [numbers.get(character, -1) for character in text], dtype=np.int32
-    )
+    numbers = {character: number for number, character in enumerate(vocabulary)}
+    codes = np.array([numbers.get(character, -1) for character in text], dtype=np.int32)
     unknown = np.flatnonzero(codes < 0)
     if len(unknown):
         position = unknown[0]
         got = f"{text[position]!r} at position {position}"
-        raise DataError.of(
-            where, got, f"the {len(vocabulary)} characters {vocabulary!r}"
-        )
+        raise DataError.of(where, got, f"the {len(vocabulary)} characters {vocabulary!r}")
     return codes
 
 
 def windows(
     codes: Int[np.ndarray, "characters"], length: int = 80, stride: int = 1
 ) -> tuple[Int[np.ndarray, "windows length"], Int[np.ndarray, "windows"]]:
-    """Cuts windows of `length` characters, `stride` apart, with the character
-    after each.
+    """Cuts windows of `length` characters, `stride` apart, with the character after each.
 
     The windows are a view of `codes`; length and stride are at least 1.
 

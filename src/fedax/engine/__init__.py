@@ -1,3 +1,1 @@
-"""Running: the loop, sessions, the round engine, and the backends below
-it.
-"""
+"""Running: the loop, sessions, the round engine, and the backends below it."""

@@ -1,3 +1,1 @@
-"""Clients' examples as arrays: type checks, client names, ragged rows in
-memory and in files.
-"""
+"""Clients' examples as arrays: type checks, client names, ragged rows in memory and in files."""

@@ -1,6 +1,4 @@
-"""Arrays as programs take them: types of other libraries, byte orders,
-integer ranges.
-"""
+"""Arrays as programs take them: types of other libraries, byte orders, integer ranges."""
 
 from typing import Any
 
@@ -11,49 +9,36 @@ import numpy as np
 from fedax.errors import DataError
 
 ALIGNED = 64
-"""Bytes: arrays that begin at a multiple are shared by all CPU devices, where
-others are copied for each.
+"""Bytes: arrays that begin at a multiple are shared by all CPU devices, where others are copied for
+each.
 """
 _KINDS = "fiub"
 
 
 def as_array(values: Any, where: str) -> np.ndarray:
-    """Returns the values as a plain NumPy array of real numbers, whole
-    numbers or truth values.
+    """Returns the values as a plain NumPy array of real numbers, whole numbers or truth values.
 
-    Types of half precision that NumPy does not know, such as bfloat16, become
-    32-bit floats; bytes come in this machine's order.
+    Types of half precision that NumPy does not know, such as bfloat16, become 32-bit floats; bytes
+    come in this machine's order.
 
     Args:
         values: an array of any library that NumPy can read, or nested lists.
         where: names the values in messages.
 
     Raises:
-        DataError: masked or sparse arrays, complex numbers, text, dates,
-            objects, or what NumPy refuses, such as rows of unequal shapes.
+        DataError: masked or sparse arrays, complex numbers, text, dates, objects, or what NumPy
+            refuses, such as rows of unequal shapes.
 
     >>> as_array(jnp.ones(2, jnp.bfloat16), "x").dtype
     dtype('float32')
     """
     # the usual case: neither copied nor looked at
-    if (
-        type(values) is np.ndarray
-        and values.dtype.kind in _KINDS
-        and values.dtype.isnative
-    ):
+    if type(values) is np.ndarray and values.dtype.kind in _KINDS and values.dtype.isnative:
         return values
     array = as_ndarray(values, where)
     # types of ml_dtypes
-    if (
-        array.dtype.kind == "V"
-        and array.dtype.names is None
-        and array.dtype.isbuiltin == 2
-    ):
-        array = array.astype(
-            np.float32
-            if jnp.issubdtype(array.dtype, jnp.floating)
-            else np.int32
-        )
+    if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.isbuiltin == 2:
+        array = array.astype(np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int32)
     if array.dtype.kind not in _KINDS:
         raise DataError.found(
             where,
@@ -72,38 +57,27 @@ def as_ndarray(values: Any, where: str) -> np.ndarray:
         where: names the values in messages.
 
     Raises:
-        DataError: masked entries, whose mask NumPy would drop, and what NumPy
-            refuses.
+        DataError: masked entries, whose mask NumPy would drop, and what NumPy refuses.
     """
     arrays = values if isinstance(values, list | tuple) else [values]
     if any(map(np.ma.is_masked, arrays)):
         hint = "Drop these rows, or write .filled(...) and keep the mask as an array beside."
-        raise DataError.found(
-            where,
-            "masked entries",
-            "arrays of which every entry counts",
-            hint,
-        )
+        raise DataError.found(where, "masked entries", "arrays of which every entry counts", hint)
     try:
         # a memory-mapped array stays one
-        return (
-            np.asanyarray(values)
-            if isinstance(values, np.memmap)
-            else np.asarray(values)
-        )
+        return np.asanyarray(values) if isinstance(values, np.memmap) else np.asarray(values)
     except (ValueError, OverflowError, TypeError, RuntimeError) as error:
         raise DataError.because(where, str(error)) from error
 
 
 def canonical(values: Any, where: str = "data") -> np.ndarray:
-    """Returns an array in the type that programs use, as a read-only aligned
-    copy.
+    """Returns an array in the type that programs use, as a read-only aligned copy.
 
-    Real numbers get JAX's default float type, whole numbers keep theirs (64
-    bits are narrowed unless enabled).
+    Real numbers get JAX's default float type, whole numbers keep theirs (64 bits are narrowed
+    unless enabled).
 
-    CPU devices use the result without a further copy. Memory-mapped arrays of
-    that type stay in their file.
+    CPU devices use the result without a further copy. Memory-mapped arrays of that type stay in
+    their file.
 
     Args:
         values: an array.
@@ -118,9 +92,7 @@ def canonical(values: Any, where: str = "data") -> np.ndarray:
     values = np.asanyarray(values)
     kind = np.dtype(
         jax.dtypes.canonicalize_dtype(
-            float
-            if values.dtype.kind == "f"
-            else values.dtype.newbyteorder("=")
+            float if values.dtype.kind == "f" else values.dtype.newbyteorder("=")
         )
     )
     if isinstance(values, np.memmap) and values.dtype == kind:
@@ -129,11 +101,7 @@ def canonical(values: Any, where: str = "data") -> np.ndarray:
     # room to begin at a multiple of ALIGNED
     raw = np.empty(values.size * kind.itemsize + ALIGNED, np.uint8)
     begin = -raw.ctypes.data % ALIGNED
-    copy = (
-        raw[begin : begin + values.size * kind.itemsize]
-        .view(kind)
-        .reshape(values.shape)
-    )
+    copy = raw[begin : begin + values.size * kind.itemsize].view(kind).reshape(values.shape)
     # what overflows becomes infinite, which checks of examples refuse
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(copy, values, casting="unsafe")
@@ -161,9 +129,5 @@ def check_range(values: np.ndarray, kind: Any, where: str) -> None:
     high = int(values.max())
     if low < limits.min or high > limits.max:
         hint = "Number ids from 0 on, or turn quantities into real numbers: .astype(float)."
-        allowed = (
-            f"{limits.min} to {limits.max}, the type {kind.name} of programs"
-        )
-        raise DataError.found(
-            where, f"whole numbers from {low} to {high}", allowed, hint
-        )
+        allowed = f"{limits.min} to {limits.max}, the type {kind.name} of programs"
+        raise DataError.found(where, f"whole numbers from {low} to {high}", allowed, hint)

@@ -1,6 +1,4 @@
-"""How tables become arrays: columns by name, categories, labels, means and
-deviations.
-"""
+"""How tables become arrays: columns by name, categories, labels, means and deviations."""
 
 import dataclasses
 import json
@@ -16,8 +14,7 @@ from fedax.examples.integer_ranges import find_wrong_label
 
 
 def normalize(text: Any) -> str:
-    r"""Returns a heading or a cell as text without outer spaces, its accents
-    in one form.
+    r"""Returns a heading or a cell as text without outer spaces, its accents in one form.
 
     >>> normalize(" cafe\u0301 ") == "caf\u00e9"
     True
@@ -27,8 +24,7 @@ def normalize(text: Any) -> str:
 
 
 def cell_text(cell: Any) -> str | None:
-    """Returns the text of a cell; None for None, NaN, pandas' marks and an
-    empty text.
+    """Returns the text of a cell; None for None, NaN, pandas' marks and an empty text.
 
     Whole numbers have no decimals.
 
@@ -40,12 +36,7 @@ def cell_text(cell: Any) -> str | None:
     """
     if hasattr(cell, "__len__") and not isinstance(cell, str):
         hint = "FederatedData.from_arrays takes arrays."
-        raise DataError.found(
-            "table",
-            f"a {type(cell).__name__} in a cell",
-            "numbers, texts",
-            hint,
-        )
+        raise DataError.found("table", f"a {type(cell).__name__} in a cell", "numbers, texts", hint)
     if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))
     text = normalize(cell)
@@ -54,36 +45,26 @@ def cell_text(cell: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Encoding:
-    """Rules by which the tables of all clients, test files and new tables
-    become arrays.
+    """Rules by which the tables of all clients, test files and new tables become arrays.
 
-    Columns are found by their names, whatever their order, and others are
-    ignored.
+    Columns are found by their names, whatever their order, and others are ignored.
 
     Args:
         columns: of the features x, in their order.
-        categories: by column, its texts in the order of their features, which
-            are 0 or 1. Other columns are numbers.
-        means: by column of numbers, what is subtracted, and what a missing
-            cell counts as.
-        deviations: by column of numbers, what the difference is divided by.
-            Columns without one stay as they are.
+        categories: by column, its texts in the order of their features, which are 0 or 1. Other
+            columns are numbers.
+        means: by column of numbers, what is subtracted, and what a missing cell counts as.
+        deviations: by column of numbers, what the difference is divided by. Columns without one
+            stay as they are.
         y: the column of the labels, None if there are none.
-        labels: the texts of the labels in the order of their classes, None if
-            they are numbers.
+        labels: the texts of the labels in the order of their classes, None if they are numbers.
         classes: how many, None for real labels.
-        missing: `"mean"` puts the mean for a missing number, and no category
-            for a missing text; otherwise missing cells are refused.
-        missing_cells: by column that has some, how many the tables had that
-            the data were made of.
+        missing: `"mean"` puts the mean for a missing number, and no category for a missing text;
+            otherwise missing cells are refused.
+        missing_cells: by column that has some, how many the tables had that the data were made of.
 
     Example:
-        >>> encoding = Encoding(
-        ...     ["age", "sex"],
-        ...     {"sex": ["f", "m"]},
-        ...     {"age": 40.0},
-        ...     {"age": 10.0},
-        ... )
+        >>> encoding = Encoding(["age", "sex"], {"sex": ["f", "m"]}, {"age": 40.0}, {"age": 10.0})
         >>> encoding.apply({"sex": ["m"], "age": [50]})
         {'x': array([[1., 0., 1.]])}
         >>> Encoding.from_json(encoding.to_json()) == encoding
@@ -92,45 +73,31 @@ class Encoding:
 
     columns: Sequence[str]
     categories: Mapping[str, Sequence[str]]
-    means: Mapping[str, float] = dataclasses.field(
-        default_factory=dict[str, float]
-    )
-    deviations: Mapping[str, float] = dataclasses.field(
-        default_factory=dict[str, float]
-    )
+    means: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    deviations: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
     y: str | None = None
     labels: Sequence[str] | None = None
     classes: int | None = None
     missing: str | None = None
-    missing_cells: Mapping[str, int] = dataclasses.field(
-        default_factory=dict[str, int]
-    )
+    missing_cells: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
 
     @property
     def summary(self) -> dict[str, str]:
-        """Returns what a short table says of the columns: those of numbers,
-        and those of categories with how many each has.
+        """Returns what a short table says of the columns: those of numbers, and those of
+        categories with how many each has.
 
         A column of numbers among the categories has units or a text in it.
         """
-        categories = [
-            f"{name} ({len(texts)})"
-            for name, texts in self.categories.items()
-        ]
-        missing = [
-            f"{name} ({count})" for name, count in self.missing_cells.items()
-        ]
+        categories = [f"{name} ({len(texts)})" for name, texts in self.categories.items()]
+        missing = [f"{name} ({count})" for name, count in self.missing_cells.items()]
         return {
-            "numbers": ", ".join(
-                name for name in self.columns if name not in self.categories
-            ),
+            "numbers": ", ".join(name for name in self.columns if name not in self.categories),
             "categories": ", ".join(categories),
             "missing cells": ", ".join(missing),
         }
 
     def apply(self, table: Any) -> dict[str, np.ndarray]:
-        """Returns the features x of a table, and the labels y if it has their
-        column.
+        """Returns the features x of a table, and the labels y if it has their column.
 
         Args:
             table: a frame of pandas, or a mapping of names to columns.
@@ -144,23 +111,17 @@ class Encoding:
         return arrays
 
     def features(self, table: Any) -> np.ndarray:
-        """Returns the features of a table, shape (rows, features); see
-        `apply`.
-        """
+        """Returns the features of a table, shape (rows, features); see `apply`."""
         features = []
         for name in self.columns:
             cells = find_column(table, name)
             if name in self.categories:
                 texts = self.categories[name]
-                codes = _read_codes(
-                    name, cells, texts, self.missing == "mean"
-                )
+                codes = _read_codes(name, cells, texts, self.missing == "mean")
                 features.append(codes[:, None] == np.arange(len(texts)))
                 continue
             mean = self.means.get(name, 0.0)
-            values = _read_numbers(
-                name, cells, mean if self.missing == "mean" else np.nan
-            )
+            values = _read_numbers(name, cells, mean if self.missing == "mean" else np.nan)
             if name in self.deviations:
                 values = (values - mean) / self.deviations[name]
             features.append(values[:, None])
@@ -179,9 +140,7 @@ class Encoding:
         if wrong is not None:
             hint = "Real labels, of a regression, have classes=0."
             allowed = f"whole numbers from 0 to {self.classes - 1}"
-            raise DataError.found(
-                f"column {name!r}", f"{wrong:g}", allowed, hint
-            )
+            raise DataError.found(f"column {name!r}", f"{wrong:g}", allowed, hint)
         return values.astype(np.int32)
 
     def to_json(self) -> str:
@@ -198,9 +157,7 @@ def find_column(table: Any, name: str) -> Any:
     keys = {normalize(key): key for key in table}
     if name not in keys:
         hint = f"It has {', '.join(keys)}."
-        raise DataError.because(
-            "table", f"the column {name!r} is missing", hint
-        )
+        raise DataError.because("table", f"the column {name!r} is missing", hint)
     return table[keys[name]]
 
 
@@ -208,15 +165,11 @@ def _read_numbers(name: str, cells: Any, fill: float = np.nan) -> np.ndarray:
     """Returns cells as finite numbers, with `fill` for missing ones."""
     array = np.asarray(cells)
     if array.dtype.kind not in "fiub":
-        array = [
-            np.nan if cell_text(cell) is None else cell for cell in cells
-        ]
+        array = [np.nan if cell_text(cell) is None else cell for cell in cells]
     try:
         values = np.array(array, float)
     except (TypeError, ValueError) as error:
-        raise DataError.found(
-            f"column {name!r}", str(error), "numbers"
-        ) from error
+        raise DataError.found(f"column {name!r}", str(error), "numbers") from error
     values[np.isnan(values)] = fill
     is_finite = np.isfinite(values)
     if not is_finite.all():
@@ -229,28 +182,20 @@ def _read_numbers(name: str, cells: Any, fill: float = np.nan) -> np.ndarray:
 def _read_codes(
     name: str, cells: Any, texts: Sequence[str], allow_missing: bool = False
 ) -> np.ndarray:
-    """Returns the place of each cell among some texts, -1 for a missing
-    one.
-    """
-    places: dict[str | None, int] = {
-        text: place for place, text in enumerate(texts)
-    }
+    """Returns the place of each cell among some texts, -1 for a missing one."""
+    places: dict[str | None, int] = {text: place for place, text in enumerate(texts)}
     if allow_missing:
         places[None] = -1
     found = [cell_text(cell) for cell in cells]
     for row, text in enumerate(found):
         if text not in places:
             got = f"{text!r} in {_row_of(cells, row)}"
-            raise DataError.found(
-                f"column {name!r}", got, f"the texts {list(texts)}", FILL
-            )
+            raise DataError.found(f"column {name!r}", got, f"the texts {list(texts)}", FILL)
     return np.array([places[text] for text in found], np.int32)
 
 
 def _row_of(cells: Any, row: Any) -> str:
-    """Returns words for a row: by its label in a frame of pandas, or its
-    place in other cells.
-    """
+    """Returns words for a row: by its label in a frame of pandas, or its place in other cells."""
     return f"row {cells.index[row] if hasattr(cells, 'iloc') else row}"
 
 

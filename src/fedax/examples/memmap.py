@@ -1,6 +1,4 @@
-"""Arrays in files, read a few rows at a time rather than mapped into memory
-for good.
-"""
+"""Arrays in files, read a few rows at a time rather than mapped into memory for good."""
 
 import os
 from collections.abc import Iterator
@@ -12,17 +10,16 @@ BLOCK = 1 << 24
 
 
 READS = hasattr(os, "preadv")
-"""Whether the system reads from a place in a file into an array; otherwise
-arrays in files are sliced, as others are.
+"""Whether the system reads from a place in a file into an array; otherwise arrays in files are
+sliced, as others are.
 """
 
 
 class RowReader:
     """Consecutive rows of an array.
 
-    A memory-mapped array that is a whole file is read from the file, so that
-    the pages do not count as memory of the process; any other array is
-    sliced.
+    A memory-mapped array that is a whole file is read from the file, so that the pages do not count
+    as memory of the process; any other array is sliced.
 
     >>> RowReader(np.arange(10)).read(3, 2).tolist()
     [3, 4]
@@ -43,11 +40,8 @@ class RowReader:
             and READS
         ):
             self._file_offset = values.offset
-            # a slice keeps the offset of the whole array, so that its rows do
-            # not end with the file
-            if self._file_offset + values.nbytes == os.path.getsize(
-                values.filename
-            ):
+            # a slice keeps the offset of the whole array, so that its rows do not end with the file
+            if self._file_offset + values.nbytes == os.path.getsize(values.filename):
                 self._file = open(values.filename, "rb", buffering=0)  # noqa: SIM115, closed with the reader
 
     def read(self, begin: int, count: int) -> np.ndarray:
@@ -61,9 +55,7 @@ class RowReader:
         done = 0
         while done < len(view):
             # a read may return less than it was asked for
-            received = os.preadv(
-                self._file.fileno(), [view[done:]], offset + done
-            )
+            received = os.preadv(self._file.fileno(), [view[done:]], offset + done)
             if not received:
                 raise OSError(
                     f"{self._file.name} ends after {offset + done} bytes; it was "
@@ -79,8 +71,7 @@ class RowReader:
 
 
 def blocks(values: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the rows of an array in consecutive blocks; an array in memory
-    is one block.
+    """Yields the rows of an array in consecutive blocks; an array in memory is one block.
 
     >>> [block.tolist() for block in blocks(np.arange(3))]
     [[0, 1, 2]]

@@ -1,6 +1,4 @@
-"""Examples of many clients in flat arrays: one client's rows after the
-other's.
-"""
+"""Examples of many clients in flat arrays: one client's rows after the other's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -22,9 +20,7 @@ Offsets: TypeAlias = Int[Array | np.ndarray, "bounds"]
 
 
 def count_rows(examples: Examples, where: str) -> int:
-    """Returns the common number of rows of some arrays; raises `DataError` if
-    there is none.
-    """
+    """Returns the common number of rows of some arrays; raises `DataError` if there is none."""
     lengths = {name: len(values) for name, values in examples.items()}
     if len(set(lengths.values())) != 1:
         allowed = "arrays with one row per example, all of the same length"
@@ -32,17 +28,13 @@ def count_rows(examples: Examples, where: str) -> int:
     return next(iter(lengths.values()))
 
 
-def rows_of(
-    examples: Examples, where: str, offsets: Offsets | None = None
-) -> int:
-    """Returns the common number of rows of some arrays, of which all numbers
-    are finite.
+def rows_of(examples: Examples, where: str, offsets: Offsets | None = None) -> int:
+    """Returns the common number of rows of some arrays, of which all numbers are finite.
 
     Args:
         examples: arrays in memory or in files.
         where: names them in messages.
-        offsets: where each client's rows begin, to name the client in
-            messages.
+        offsets: where each client's rows begin, to name the client in messages.
 
     Raises:
         DataError: unequal lengths, NaN or infinity.
@@ -76,8 +68,7 @@ def as_rows(values: Any, where: str) -> np.ndarray:
     """Returns the values as an array of one row per example.
 
     Raises:
-        DataError: as `as_array`; a single number; a data frame, whose columns
-            count by name.
+        DataError: as `as_array`; a single number; a data frame, whose columns count by name.
     """
     if hasattr(values, "columns") and hasattr(values, "to_numpy"):
         hint = "Read tables with fedax.data.from_table, or write .to_numpy()."
@@ -92,9 +83,7 @@ MOST_EXAMPLES = 2**31 - 1
 """Of all clients together: they are counted in 32 bits."""
 
 
-def offsets_of(
-    sizes: Sequence[int] | np.ndarray,
-) -> Int[np.ndarray, "bounds"]:
+def offsets_of(sizes: Sequence[int] | np.ndarray) -> Int[np.ndarray, "bounds"]:
     """Returns where each client's examples begin, and the total count.
 
     Raises `DataError` for too many.
@@ -102,17 +91,13 @@ def offsets_of(
     # in 64 bits first, so that a sum beyond 32 bits is seen
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     if len(ends) and ends[-1] > MOST_EXAMPLES:
-        raise DataError.of(
-            "examples of all clients",
-            int(ends[-1]),
-            f"at most {MOST_EXAMPLES}",
-        )
+        raise DataError.of("examples of all clients", int(ends[-1]), f"at most {MOST_EXAMPLES}")
     return np.concatenate([[0], ends]).astype(np.int32)
 
 
 FEW = 64
-"""Up to so many clients are looked up one after the other: XLA gives a gather
-from a large array to all threads.
+"""Up to so many clients are looked up one after the other: XLA gives a gather from a large array to
+all threads.
 """
 
 
@@ -134,9 +119,7 @@ class Population(eqx.Module):
         return self.offsets[1:] - self.offsets[:-1]
 
     def sizes_of(self, clients: Int[Array, "some"]) -> Int[Array, "some"]:
-        """Returns the sizes of some clients, at a cost that does not depend
-        on the others.
-        """
+        """Returns the sizes of some clients, at a cost that does not depend on the others."""
         offsets = jnp.asarray(self.offsets)
         if clients.shape[0] <= FEW:
 
@@ -148,23 +131,20 @@ class Population(eqx.Module):
 
 
 class Ragged(eqx.Module):
-    """Examples of many clients, flat and in client order: one part of
-    federated data.
+    """Examples of many clients, flat and in client order: one part of federated data.
 
-    Client k owns rows `offsets[k]` to `offsets[k + 1]`. The container is also
-    a sequence: `part[k]` is a dict of views of client k's rows.
+    Client k owns rows `offsets[k]` to `offsets[k + 1]`. The container is also a sequence: `part[k]`
+    is a dict of views of client k's rows.
 
-    No padding: a federation with power-law sizes costs the memory of its
-    samples. Made by `of` or `flat`.
+    No padding: a federation with power-law sizes costs the memory of its samples. Made by `of` or
+    `flat`.
 
     Attributes:
-        arrays: by name, with a first axis over all examples; read-only, in
-            memory or in files.
+        arrays: by name, with a first axis over all examples; read-only, in memory or in files.
         offsets: shape (clients + 1,).
         clients: their number.
         largest: examples of the largest client.
-        gap: rows of a client less than this apart overlap, as windows of a
-            text do; 1 if none do.
+        gap: rows of a client less than this apart overlap, as windows of a text do; 1 if none do.
 
     >>> part = Ragged.of([{"x": [1.0, 2.0]}, {"x": [3.0]}])
     >>> len(part), part[1]["x"].tolist(), part.sizes.tolist()
@@ -193,16 +173,12 @@ class Ragged(eqx.Module):
             allow_empty: whether a client may have no examples.
 
         Raises:
-            DataError: no client, an empty client (unless allowed), different
-                names, NaN, unequal lengths or shapes, or numbers beyond the
-                types of programs.
+            DataError: no client, an empty client (unless allowed), different names, NaN, unequal
+                lengths or shapes, or numbers beyond the types of programs.
         """
         if not len(clients):
             raise DataError.found(where, "no client", "at least one client")
-        named = [
-            client if isinstance(client, Mapping) else {"x": client}
-            for client in clients
-        ]
+        named = [client if isinstance(client, Mapping) else {"x": client} for client in clients]
         names = list(named[0])
         columns: dict[str, list[np.ndarray]] = {name: [] for name in names}
         for k, client in enumerate(named):
@@ -210,25 +186,18 @@ class Ragged(eqx.Module):
                 allowed = f"the arrays {names}, as the first client has"
                 raise DataError.of(f"{where}[{k}]", list(client), allowed)
             for name in names:
-                columns[name].append(
-                    as_rows(client[name], f"{where}[{k}][{name!r}]")
-                )
+                columns[name].append(as_rows(client[name], f"{where}[{k}][{name!r}]"))
             count = count_rows(
-                {name: column[-1] for name, column in columns.items()},
-                f"{where}[{k}]",
+                {name: column[-1] for name, column in columns.items()}, f"{where}[{k}]"
             )
             if not (allow_empty or count):
                 hint = "Drop the client, or give it data."
-                raise DataError.found(
-                    f"{where}[{k}]", "0 examples", "at least 1 example", hint
-                )
+                raise DataError.found(f"{where}[{k}]", "0 examples", "at least 1 example", hint)
         arrays = {
             name: _concatenate(column, f"{where}[...][{name!r}]")
             for name, column in columns.items()
         }
-        return cls.flat(
-            arrays, [len(array) for array in columns[names[0]]], where
-        )
+        return cls.flat(arrays, [len(array) for array in columns[names[0]]], where)
 
     @classmethod
     def flat(
@@ -238,19 +207,16 @@ class Ragged(eqx.Module):
         where: str = "data",
         gap: int = 1,
     ) -> "Ragged":
-        """Makes a container from flat arrays in client order and the clients'
-        sizes.
+        """Makes a container from flat arrays in client order and the clients' sizes.
 
         Real numbers get the default float type.
 
         Raises:
-            DataError: unequal lengths, NaN, or numbers beyond the types of
-                programs.
+            DataError: unequal lengths, NaN, or numbers beyond the types of programs.
         """
         offsets = offsets_of(sizes)
         ready = {
-            name: canonical(values, f"{where}[...][{name!r}]")
-            for name, values in arrays.items()
+            name: canonical(values, f"{where}[...][{name!r}]") for name, values in arrays.items()
         }
         count = rows_of(ready, where, offsets)
         if count != offsets[-1]:
@@ -276,18 +242,11 @@ class Ragged(eqx.Module):
     def total(self) -> int:
         return next(iter(self.arrays.values())).shape[0]
 
-    def located(
-        self, k: Index
-    ) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
-        """Returns arrays with one client's examples, their first row and
-        their count; traced.
-        """
+    def located(self, k: Index) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
+        """Returns arrays with one client's examples, their first row and their count; traced."""
         offsets = jnp.asarray(self.offsets)
         return (
-            {
-                name: jnp.asarray(values)
-                for name, values in self.arrays.items()
-            },
+            {name: jnp.asarray(values) for name, values in self.arrays.items()},
             offsets[k],
             offsets[k + 1] - offsets[k],
         )
@@ -297,17 +256,10 @@ class Ragged(eqx.Module):
         return piece(self.arrays, begin, width)
 
     def select(self, rows: Sequence[Int[np.ndarray, "_"]]) -> "Ragged":
-        """Returns a copy in which each client has the given rows of the flat
-        arrays.
-        """
+        """Returns a copy in which each client has the given rows of the flat arrays."""
         flat = np.concatenate(rows)
-        arrays = {
-            name: np.asarray(values)[flat]
-            for name, values in self.arrays.items()
-        }
-        return Ragged.flat(
-            arrays, [len(own_rows) for own_rows in rows], gap=self.gap
-        )
+        arrays = {name: np.asarray(values)[flat] for name, values in self.arrays.items()}
+        return Ragged.flat(arrays, [len(own_rows) for own_rows in rows], gap=self.gap)
 
     def __len__(self) -> int:
         return self.clients
@@ -341,8 +293,7 @@ def piece(examples: Examples, begin: Index, width: int) -> dict[str, Array]:
 
 
 def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
-    """Returns the arrays of another part of the data in the types of the
-    training examples.
+    """Returns the arrays of another part of the data in the types of the training examples.
 
     Args:
         arrays: of the part.
@@ -350,9 +301,8 @@ def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
         where: names the part in messages.
 
     Raises:
-        DataError: other names than those of the training examples, rows of
-            another shape, real numbers for whole ones, whole numbers that a
-            real type rounds, or bytes for real ones.
+        DataError: other names than those of the training examples, rows of another shape, real
+            numbers for whole ones, whole numbers that a real type rounds, or bytes for real ones.
     """
     if set(arrays) != set(like):
         allowed = f"the arrays {sorted(like)}, as the training examples have"
@@ -368,27 +318,18 @@ def _conform_array(values: Any, like: Any, where: str) -> Any:
         return like[:0]
     if values.shape[1:] != like.shape[1:]:
         allowed = f"{like.shape[1:]}, as the training examples have"
-        raise DataError.found(
-            where, f"rows of shape {values.shape[1:]}", allowed
-        )
+        raise DataError.found(where, f"rows of shape {values.shape[1:]}", allowed)
     if values.dtype == like.dtype:
         return values
     numbers = np.asarray(values)
     with np.errstate(all="ignore"):
         converted = numbers.astype(like.dtype)
         is_exact = np.array_equal(converted.astype(numbers.dtype), numbers)
-    # real numbers may be rounded, whole ones and truth values have to stay
-    # what they are
+    # real numbers may be rounded, whole ones and truth values have to stay what they are
     are_real = numbers.dtype.kind == like.dtype.kind == "f"
     is_pixels = numbers.dtype == np.uint8 and like.dtype.kind == "f"
     if is_pixels or not (are_real or is_exact):
-        allowed = (
-            f"numbers of type {like.dtype} as the training examples have"
-        )
-        hint = (
-            "Bring them to the type and the range of the training examples."
-        )
-        raise DataError.found(
-            where, f"numbers of type {values.dtype}", allowed, hint
-        )
+        allowed = f"numbers of type {like.dtype} as the training examples have"
+        hint = "Bring them to the type and the range of the training examples."
+        raise DataError.found(where, f"numbers of type {values.dtype}", allowed, hint)
     return canonical(converted, where)

@@ -1,3 +1,3 @@
-"""Experiments: their files (`config`), the papers' tables (`recipes`), run
-directories (`results`) and their making (`running`).
+"""Experiments: their files (`config`), the papers' tables (`recipes`), run directories (`results`)
+and their making (`running`).
 """

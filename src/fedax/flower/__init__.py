@@ -1,13 +1,10 @@
 """Flower: rounds in a ServerApp, work on clients' machines, and deployment.
 
-- `in_process`: an engine whose clients are all in this process, to try a
-  method first.
+- `in_process`: an engine whose clients are all in this process, to try a method first.
 - `Assignment`: a run that clients take part in.
-- `Worker`: a client that answers the server's messages, for a ClientApp that
-  you write.
+- `Worker`: a client that answers the server's messages, for a ClientApp that you write.
 
-The engine for a ServerApp is `fedax.Flower`. These names need Flower, and
-load it when first used.
+The engine for a ServerApp is `fedax.Flower`. These names need Flower, and load it when first used.
 """
 
 import lazy_loader as _lazy

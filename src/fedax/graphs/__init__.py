@@ -1,11 +1,10 @@
-"""Communication graphs without a server: graphs from NetworkX and their
-mixing matrices.
+"""Communication graphs without a server: graphs from NetworkX and their mixing matrices.
 
 `Graph` is a graph of clients with its mixing matrix. It is made by:
-- `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix.
-  `Graph.sequence`: several in turn.
-- `Graph.ring`, `Graph.exponential`, `Graph.complete`, `Graph.star`,
-  `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
+- `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several
+  in turn.
+- `Graph.ring`, `Graph.exponential`,
+  `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
 - `Graph.random_regular`, `Graph.erdos_renyi`: drawn.
 - `Graph.directed`: with links one way.
 - `Graph.lossy`: with links that drop messages.

@@ -8,14 +8,12 @@ Dense:
 - `Affine`: parameters of one affine layer.
 
 Images:
-- `CNN`: convolutions with pooling, then fully connected layers; `Stage` is
-  one convolution of it.
+- `CNN`: convolutions with pooling, then fully connected layers; `Stage` is one convolution of it.
 - `mnist_cnn`: the CNN of McMahan et al. for MNIST, 1,663,370 parameters.
 - `cifar_cnn`: the CNN of FedAWARE for CIFAR-10, 122,570 parameters.
 - `lenet`: LeNet with ReLU, as FedBC trains it.
 - `ResNet`: residual networks for small images; `ResNet()` is ResNet-20.
-- `Augmentation`: random crops and flips, and normalisation; `Augmented`: a
-  model behind it.
+- `Augmentation`: random crops and flips, and normalisation; `Augmented`: a model behind it.
 
 Text:
 - `Bigram`: the next character from the last one.

@@ -1,6 +1,4 @@
-"""The next character from the last one alone: a baseline for text, and a
-small model for tests.
-"""
+"""The next character from the last one alone: a baseline for text, and a small model for tests."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +11,7 @@ from fedax.models.base import Logits, Sized
 
 @dataclass(frozen=True)
 class Bigram(Sized):
-    r"""Bigram model: logits depend on the last character of a window only.
-    Convex.
+    r"""Bigram model: logits depend on the last character of a window only. Convex.
 
     They are row $x_{\text{last}}$ of a table that starts at zero.
 
@@ -33,9 +30,7 @@ class Bigram(Sized):
 
     vocabulary: int
 
-    def init(
-        self, key: Key[Array, ""]
-    ) -> tuple[Float[Array, "vocabulary vocabulary"], None]:
+    def init(self, key: Key[Array, ""]) -> tuple[Float[Array, "vocabulary vocabulary"], None]:
         """Returns a table of zeros: all characters are equally likely."""
         return jnp.zeros((self.vocabulary, self.vocabulary)), None
 

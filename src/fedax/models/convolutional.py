@@ -17,11 +17,10 @@ from fedax.ops.conv import Images, fan_out_normal, lay_images
 
 
 def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
-    """Returns a batch of images of shape (rows, columns, channels), also from
-    flat ones.
+    """Returns a batch of images of shape (rows, columns, channels), also from flat ones.
 
-    One channel may be left out. Other shapes are refused, since the same
-    number of pixels may lie in another order.
+    One channel may be left out. Other shapes are refused, since the same number of pixels may lie
+    in another order.
 
     Raises:
         InvalidInput: rows of another shape.
@@ -31,21 +30,13 @@ def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
     """
     given = tuple(x.shape[1:])
     # as they are, flat, or without the axis of a single channel
-    if given not in (
-        shape,
-        (math.prod(shape),),
-        shape[:2] if shape[2] == 1 else shape,
-    ):
+    if given not in (shape, (math.prod(shape),), shape[:2] if shape[2] == 1 else shape):
         is_channels_first = given == (shape[2], *shape[:2])
-        hint = (
-            "Channels come last: write x.transpose(0, 2, 3, 1)."
-            if is_channels_first
-            else ""
+        hint = "Channels come last: write x.transpose(0, 2, 3, 1)." if is_channels_first else ""
+        allowed = (
+            f"{shape}, rows, columns and channels, or {math.prod(shape)} numbers in that order"
         )
-        allowed = f"{shape}, rows, columns and channels, or {math.prod(shape)} numbers in order"
-        raise InvalidInput.of(
-            "images", f"rows of shape {given}", allowed, hint
-        )
+        raise InvalidInput.of("images", f"rows of shape {given}", allowed, hint)
     return jnp.asarray(x, dtype).reshape(-1, *shape)
 
 
@@ -72,14 +63,12 @@ class CNNParams(NamedTuple):
 
 @dataclass(frozen=True)
 class CNN(Sized):
-    """Convolutions with bias, ReLU and maximum pooling, then fully connected
-    layers.
+    """Convolutions with bias, ReLU and maximum pooling, then fully connected layers.
 
     ReLU is between the fully connected layers.
 
-    Inputs are images (rows, columns, channels), or the same numbers flat;
-    what is flattened before the first fully connected layer is in the order
-    rows, columns, channels.
+    Inputs are images (rows, columns, channels), or the same numbers flat; what is flattened before
+    the first fully connected layer is in the order rows, columns, channels.
 
     Args:
         shape: rows, columns and channels of an image, at least 1 each.
@@ -87,14 +76,12 @@ class CNN(Sized):
         widths: hidden widths of the fully connected layers, at least 1 each.
         classes: at least 1.
         padding: "SAME" or "VALID".
-        start: "glorot" (uniform up to sqrt(6 / (fan in + fan out)) for all
-            kernels) or "he" (convolutions normal with variance 2 / fan out,
-            fully connected kernels normal with standard deviation 0.01);
-            biases are 0.
+        start: "glorot" (uniform up to sqrt(6 / (fan in + fan out)) for all kernels) or "he"
+            (convolutions normal with variance 2 / fan out, fully connected kernels normal with
+            standard deviation 0.01); biases are 0.
 
     Raises:
-        InvalidInput: an argument out of range, or images that the stages
-            shrink to nothing.
+        InvalidInput: an argument out of range, or images that the stages shrink to nothing.
 
     >>> from fedax.models import parameter_count
     >>> stages = (Stage(32, 5), Stage(64, 5))
@@ -112,9 +99,7 @@ class CNN(Sized):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self._flat_size < 1:
-            allowed = (
-                f"images that leave something after the stages {self.stages}"
-            )
+            allowed = f"images that leave something after the stages {self.stages}"
             raise InvalidInput.of("CNN(shape=...)", self.shape, allowed)
 
     @property
@@ -142,9 +127,7 @@ class CNN(Sized):
         widths = [self._flat_size, *self.widths, self.classes]
         keys = jax.random.split(key, len(self.stages) + len(widths) - 1)
         convolutions = [
-            Convolution.init(
-                k, stage.size, inputs, stage.outputs, convolution
-            )
+            Convolution.init(k, stage.size, inputs, stage.outputs, convolution)
             for k, stage, inputs in zip(keys, self.stages, channels)
         ]
         affine = [
@@ -153,16 +136,12 @@ class CNN(Sized):
         ]
         return CNNParams(tuple(convolutions), tuple(affine)), None
 
-    def apply(
-        self, params: CNNParams, state: None, x: Any, key: Any
-    ) -> Logits:
+    def apply(self, params: CNNParams, state: None, x: Any, key: Any) -> Logits:
         """Returns the logits of a batch, and no state."""
         # once, into the order in which the extension reads images
         h = lay_images(as_images(x, self.shape, params.dense[0].kernel.dtype))
         for layer, stage in zip(params.convolutions, self.stages):
-            h = convolve_activate(
-                h, *layer, window=2 if stage.pool else 1, padding=self.padding
-            )
+            h = convolve_activate(h, *layer, window=2 if stage.pool else 1, padding=self.padding)
         h = h.reshape(h.shape[0], -1)
         *hidden, last = params.dense
         for layer in hidden:
@@ -171,25 +150,15 @@ class CNN(Sized):
 
 
 def mnist_cnn(classes: int = 10) -> CNN:
-    """Returns the CNN of McMahan et al. (arXiv:1602.05629) for 28 x 28
-    pixels.
+    """Returns the CNN of McMahan et al. (arXiv:1602.05629) for 28 x 28 pixels.
 
     1,663,370 parameters with 10 classes.
     """
-    return CNN(
-        (28, 28, 1),
-        (Stage(32, 5), Stage(64, 5)),
-        (512,),
-        classes,
-        padding="SAME",
-    )
+    return CNN((28, 28, 1), (Stage(32, 5), Stage(64, 5)), (512,), classes, padding="SAME")
 
 
-def lenet(
-    classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)
-) -> CNN:
-    """Returns LeNet with ReLU: two convolutions of 5 x 5, three fully
-    connected layers.
+def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
+    """Returns LeNet with ReLU: two convolutions of 5 x 5, three fully connected layers.
 
     As FedBC trains it on CIFAR-10 (LeCun et al., 1998).
 

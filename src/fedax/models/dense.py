@@ -36,14 +36,10 @@ class Affine(NamedTuple):
 
         By default uniform up to sqrt(6 / (inputs + outputs)) (Glorot).
         """
-        start = (
-            jax.nn.initializers.glorot_uniform() if start is None else start
-        )
+        start = jax.nn.initializers.glorot_uniform() if start is None else start
         return cls(start(key, (inputs, outputs)), jnp.zeros(outputs))
 
-    def __call__(
-        self, x: Float[Array, "batch inputs"]
-    ) -> Float[Array, "batch outputs"]:
+    def __call__(self, x: Float[Array, "batch inputs"]) -> Float[Array, "batch outputs"]:
         return affine.product(x, self.kernel) + self.bias[None, :]
 
 
@@ -55,17 +51,14 @@ def dropout(
 ) -> Float[Array, "batch features"]:
     """Applies dropout; returns its input unchanged without a key.
 
-    Each number becomes 0 with probability `rate`, and is divided by 1 - rate
-    otherwise.
+    Each number becomes 0 with probability `rate`, and is divided by 1 - rate otherwise.
 
     >>> dropout(jnp.ones((1, 2)), 0.5, None).tolist()
     [[1.0, 1.0]]
     """
     if key is None or rate == 0:
         return x
-    return jnp.where(
-        jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0
-    )
+    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
 
 def _check_rows(model: str, x: Any, features: int) -> None:
@@ -80,15 +73,12 @@ def _check_rows(model: str, x: Any, features: int) -> None:
     is_image = len(shape) > 1 and math.prod(shape) == features
     allowed = f"rows of {features} number{'s' * (features > 1)}"
     hint = "Write x.reshape(len(x), -1)." if is_image else ""
-    raise InvalidInput.found(
-        model, f"examples of shape {shape}", allowed, hint
-    )
+    raise InvalidInput.found(model, f"examples of shape {shape}", allowed, hint)
 
 
 @dataclass(frozen=True)
 class Softmax(Sized):
-    r"""Multinomial logistic regression: logits $x W + b$. Convex in its
-    parameters.
+    r"""Multinomial logistic regression: logits $x W + b$. Convex in its parameters.
 
     Args:
         features: at least 1.
@@ -108,17 +98,11 @@ class Softmax(Sized):
     classes: int
 
     def init(self, key: Key[Array, ""]) -> tuple[Affine, None]:
-        """Draws parameters (kernel, bias) of shapes (features, classes) and
-        (classes,).
-        """
+        """Draws parameters (kernel, bias) of shapes (features, classes) and (classes,)."""
         return Affine.init(key, self.features, self.classes), None
 
     def apply(
-        self,
-        params: Affine,
-        state: None,
-        x: Float[Array, "batch features"],
-        key: Any,
+        self, params: Affine, state: None, x: Float[Array, "batch features"], key: Any
     ) -> Logits:
         """Returns the logits of a batch, and no state."""
         _check_rows("Softmax", x, self.features)
@@ -130,10 +114,10 @@ class MLP(Sized):
     """Fully connected layers with ReLU between them, none after the last.
 
     Args:
-        widths: features, hidden widths, classes, all at least 1. `MLP((784,
-            200, 200, 10))` is the "2NN" of McMahan et al. (arXiv:1602.05629).
-        dropout: probability with which a hidden unit is left out of a
-            training step, in [0, 1); none in evaluation.
+        widths: features, hidden widths, classes, all at least 1.
+            `MLP((784, 200, 200, 10))` is the "2NN" of McMahan et al. (arXiv:1602.05629).
+        dropout: probability with which a hidden unit is left out of a training step, in [0, 1);
+            none in evaluation.
 
     Raises:
         InvalidInput: a width or a dropout out of range.
@@ -156,22 +140,13 @@ class MLP(Sized):
         return tuple(layers), None
 
     def apply(
-        self,
-        params: tuple[Affine, ...],
-        state: None,
-        x: Float[Array, "batch features"],
-        key: Any,
+        self, params: tuple[Affine, ...], state: None, x: Float[Array, "batch features"], key: Any
     ) -> Logits:
         """Returns the logits of a batch, and no state."""
         _check_rows("MLP", x, self.widths[0])
         *hidden, last = params
-        # one key for each hidden layer; none without a key, that is in
-        # evaluation
-        keys = (
-            [None] * len(hidden)
-            if key is None
-            else jax.random.split(key, len(hidden))
-        )
+        # one key for each hidden layer; none without a key, that is in evaluation
+        keys = [None] * len(hidden) if key is None else jax.random.split(key, len(hidden))
         for layer, layer_key in zip(hidden, keys):
             x = jax.nn.relu(dropout(layer(x), self.dropout, layer_key))
         return last(x), None

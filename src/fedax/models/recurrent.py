@@ -13,9 +13,7 @@ from fedax.ops import LSTM
 
 
 class CharLSTMParams(NamedTuple):
-    """The characters' vectors, the layers from the input on, and the
-    classifier.
-    """
+    """The characters' vectors, the layers from the input on, and the classifier."""
 
     embedding: Float[Array, "vocabulary vectors"]
     layers: tuple[LSTM, ...]
@@ -26,9 +24,8 @@ class CharLSTMParams(NamedTuple):
 class CharLSTM(Sized):
     """Two LSTM layers that predict the next character from their last state.
 
-    Inputs are whole numbers of shape (batch, steps), a character's place in
-    the vocabulary; the model reads others, such as -1, as a zero vector, but
-    `fedax.classification` refuses them.
+    Inputs are whole numbers of shape (batch, steps), a character's place in the vocabulary; the
+    model reads others, such as -1, as a zero vector, but `fedax.classification` refuses them.
 
     Args:
         vocabulary: characters, and classes; at least 1.
@@ -36,19 +33,15 @@ class CharLSTM(Sized):
         hidden: width of both layers, at least 1.
         biases: 1, or 2 as in PyTorch.
         peepholes: whether the gates see the cell.
-        start: "glorot" (kernels uniform up to sqrt(6 / (fan in + fan out)),
-            biases 0, a constant 1 added to the forget gate) or "uniform"
-            (layers uniform up to 1 / sqrt(hidden), vectors and last kernel
-            uniform up to 0.1, last bias 0).
+        start: "glorot" (kernels uniform up to sqrt(6 / (fan in + fan out)), biases 0, a constant 1
+            added to the forget gate) or "uniform" (layers uniform up to 1 / sqrt(hidden), vectors
+            and last kernel uniform up to 0.1, last bias 0).
 
     Raises:
         InvalidInput: an argument out of range.
 
     >>> from fedax.models import parameter_count
-    >>> (
-    ...     parameter_count(CharLSTM(80)),
-    ...     parameter_count(CharLSTM(258, peepholes=True)),
-    ... )
+    >>> parameter_count(CharLSTM(80)), parameter_count(CharLSTM(258, peepholes=True))
     (817872, 866578)
     """
 
@@ -67,37 +60,22 @@ class CharLSTM(Sized):
         hidden = self.hidden
         layers = [
             LSTM.init(
-                k,
-                inputs,
-                hidden,
-                biases=self.biases,
-                peepholes=self.peepholes,
-                uniform=uniform,
+                k, inputs, hidden, biases=self.biases, peepholes=self.peepholes, uniform=uniform
             )
             for k, inputs in zip(keys, (self.vectors, hidden))
         ]
-        draw = (
-            _narrow_uniform
-            if uniform
-            else jax.nn.initializers.glorot_uniform()
-        )
+        draw = _narrow_uniform if uniform else jax.nn.initializers.glorot_uniform()
         embedding = draw(keys[2], (self.vocabulary, self.vectors))
         last = Affine.init(keys[3], hidden, self.vocabulary, draw)
         return CharLSTMParams(embedding, tuple(layers), last), None
 
     def apply(
-        self,
-        params: CharLSTMParams,
-        state: None,
-        x: Int[Array, "batch steps"],
-        key: Any,
+        self, params: CharLSTMParams, state: None, x: Int[Array, "batch steps"], key: Any
     ) -> Logits:
         """Returns the logits of a batch, and no state."""
-        # a product, because the gradient of a lookup scatters (steps, batch,
-        # vocabulary): steps come first in an LSTM; -1 gives zeros
-        one_hot = jax.nn.one_hot(
-            x.T, self.vocabulary, dtype=params.embedding.dtype
-        )
+        # a product, because the gradient of a lookup scatters
+        # (steps, batch, vocabulary): steps come first in an LSTM; -1 gives zeros
+        one_hot = jax.nn.one_hot(x.T, self.vocabulary, dtype=params.embedding.dtype)
         h = (one_hot.reshape(-1, self.vocabulary) @ params.embedding).reshape(
             *one_hot.shape[:2], self.vectors
         )
@@ -123,10 +101,9 @@ class SentimentLSTM(Sized):
 
     As FedProx and FedDANE train it on Sent140.
 
-    Inputs are the words' vectors themselves, of shape (batch, steps,
-    vectors): they are data and are not trained. There is one output z; the
-    logits of the two classes are 0 and z, so that the cross-entropy is that
-    of the sigmoid of z.
+    Inputs are the words' vectors themselves, of shape (batch, steps, vectors): they are data and
+    are not trained. There is one output z; the logits of the two classes are 0 and z, so that the
+    cross-entropy is that of the sigmoid of z.
 
     Args:
         vectors: numbers in a word's vector, at least 1; 300 for GloVe.
@@ -153,9 +130,7 @@ class SentimentLSTM(Sized):
             LSTM.init(second_key, self.hidden, self.hidden),
         )
         dense = Affine.init(dense_key, self.hidden, self.dense)
-        return SentimentLSTMParams(
-            layers, (dense, Affine.init(last_key, self.dense, 1))
-        ), None
+        return SentimentLSTMParams(layers, (dense, Affine.init(last_key, self.dense, 1))), None
 
     def apply(
         self,

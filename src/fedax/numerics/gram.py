@@ -1,6 +1,4 @@
-"""Vectors of all clients with their inner products, kept up to date at the
-cost of a cohort.
-"""
+"""Vectors of all clients with their inner products, kept up to date at the cost of a cohort."""
 
 from typing import Any
 
@@ -17,11 +15,10 @@ from fedax.utils.norms import scale_of
 class ClientVectors(eqx.Module):
     r"""A vector $m_i$ of each client, and the Gram matrix of all.
 
-    Vectors are zero until they are first set; $G_{ij} = \langle m_i / s_i,
-    m_j / s_j \rangle$.
+    Vectors are zero until they are first set; $G_{ij} = \langle m_i / s_i, m_j / s_j \rangle$.
 
-    The powers of two $s_i$ are 1 but for vectors whose squares would not fit
-    into the float type, see `power_of_two`.
+    The powers of two $s_i$ are 1 but for vectors whose squares would not fit into the float type,
+    see `power_of_two`.
 
     Attributes:
         vectors: $m_i$.
@@ -38,15 +35,11 @@ class ClientVectors(eqx.Module):
         """Returns the state before any vector is set."""
         vectors = jnp.zeros((clients, like.shape[0]), like.dtype)
         return ClientVectors(
-            vectors,
-            jnp.zeros((clients, clients), like.dtype),
-            jnp.zeros(clients, bool),
+            vectors, jnp.zeros((clients, clients), like.dtype), jnp.zeros(clients, bool)
         )
 
     def update(
-        self,
-        uploads: Gathered[Any],
-        new_vectors: Float[Array, "capacity dim"],
+        self, uploads: Gathered[Any], new_vectors: Float[Array, "capacity dim"]
     ) -> "ClientVectors":
         """Returns a copy with new vectors of the clients that sent something.
 
@@ -60,49 +53,32 @@ class ClientVectors(eqx.Module):
             new_vectors / scale_of(new_vectors, axis=1, keepdims=True)
         ).T
         gram = (
-            self.gram.at[rows]
-            .set(products.T, mode="drop")
-            .at[:, rows]
-            .set(products, mode="drop")
+            self.gram.at[rows].set(products.T, mode="drop").at[:, rows].set(products, mode="drop")
         )
-        return ClientVectors(
-            vectors, gram, self.known.at[rows].set(True, mode="drop")
-        )
+        return ClientVectors(vectors, gram, self.known.at[rows].set(True, mode="drop"))
 
     def combine(
         self, start: Float[Array, "clients"], unit: bool = False
     ) -> tuple[Float[Array, "dim"], MinNorm]:
-        r"""Computes the shortest convex combination of the vectors that were
-        set, and its weights.
+        r"""Computes the shortest convex combination of the vectors that were set, and its weights.
 
         It is $\sum_i \lambda_i m_i$.
 
         Args:
-            start: weights near the solution, above 0 for some vector that was
-                set.
+            start: weights near the solution, above 0 for some vector that was set.
             unit: combines $m_i / \lVert m_i \rVert$ instead.
         """
         norms = jnp.sqrt(jnp.diagonal(self.gram))
         sizes = scale_of(self.vectors, axis=1)
-        # in units in which the shortest vectors' squares fit, as long as the
-        # longest ones' do
+        # in units in which the shortest vectors' squares fit, as long as the longest ones' do
         counted = norms > 0
         most = 2.0 ** min(50, int(jnp.finfo(norms.dtype).maxexp) * 2 // 5)
         longest = jnp.max(jnp.where(counted, sizes, 0))
-        reference = jnp.maximum(
-            jnp.min(jnp.where(counted, sizes, jnp.inf)), longest / most
-        )
+        reference = jnp.maximum(jnp.min(jnp.where(counted, sizes, jnp.inf)), longest / most)
         reference = jnp.where(counted.any(), reference, 1)
-        scale = (
-            jnp.where(counted, 1 / norms, 1) if unit else sizes / reference
-        )
+        scale = jnp.where(counted, 1 / norms, 1) if unit else sizes / reference
         start = jnp.where(self.known, start, 0)
-        best = min_norm(
-            self.gram * scale[:, None] * scale[None],
-            self.known,
-            start / start.sum(),
-        )
-        # weights of vectors that are not divided by their length need no
-        # scale
+        best = min_norm(self.gram * scale[:, None] * scale[None], self.known, start / start.sum())
+        # weights of vectors that are not divided by their length need no scale
         weights = best.weights * scale / sizes if unit else best.weights
         return weights @ self.vectors, best

@@ -1,6 +1,4 @@
-"""Links of one round: which messages are lost, and who keeps their
-weights.
-"""
+"""Links of one round: which messages are lost, and who keeps their weights."""
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +12,10 @@ def drop(
     drops: float,
     repair: str,
 ) -> Float[Array, "clients width"]:
-    """Returns the weights that are left when some messages are lost; what was
-    lost goes to a client's weight on itself.
+    """Returns the weights that are left when some messages are lost; what was lost goes to a
+    client's weight on itself.
 
-    A link is drawn by the numbers of its two clients, not by its place in the
-    table.
+    A link is drawn by the numbers of its two clients, not by its place in the table.
 
     Args:
         neighbours: of each client, itself first.
@@ -34,15 +31,9 @@ def drop(
         ends = jnp.minimum(*ends), jnp.maximum(*ends)
     keys = jax.random.split(key, len(neighbours))
     draw = jax.vmap(
-        jax.vmap(
-            lambda i, j: jax.random.uniform(
-                jax.random.fold_in(keys[i], j), (), jnp.float32
-            )
-        )
+        jax.vmap(lambda i, j: jax.random.uniform(jax.random.fold_in(keys[i], j), (), jnp.float32))
     )
-    missing = jnp.where(
-        (draw(*ends) < drops) & (neighbours != ids), weights, 0
-    )
+    missing = jnp.where((draw(*ends) < drops) & (neighbours != ids), weights, 0)
     if repair == "sender":
         returned = jnp.zeros_like(weights[:, 0]).at[neighbours].add(missing)
     else:

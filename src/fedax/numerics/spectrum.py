@@ -7,14 +7,13 @@ import scipy  # imports what is asked for, and only then
 from jaxtyping import Float
 
 _DENSE = 1500
-"""Up to this size all eigenvalues are computed, from 1 second on a core on it
-is the largest one alone.
+"""Up to this size all eigenvalues are computed, from 1 second on a core on it is the largest one
+alone.
 """
 
 
 def mean_outer_norm(rows: Float[np.ndarray, "examples features"]) -> float:
-    r"""Returns $\lambda_{\max}(X^\top X) / n$ of n rows X, in double
-    precision.
+    r"""Returns $\lambda_{\max}(X^\top X) / n$ of n rows X, in double precision.
 
     >>> mean_outer_norm(np.array([[3.0, 0.0], [0.0, 1.0]]))
     4.5
@@ -25,6 +24,4 @@ def mean_outer_norm(rows: Float[np.ndarray, "examples features"]) -> float:
         return float(np.linalg.eigvalsh(gram)[-1]) / len(x)
     lanczos: Any = scipy.sparse.linalg.eigsh
     start = np.random.default_rng(0).normal(size=len(gram))
-    return float(
-        lanczos(gram, k=1, v0=start, return_eigenvectors=False)[0]
-    ) / len(x)
+    return float(lanczos(gram, k=1, v0=start, return_eigenvectors=False)[0]) / len(x)

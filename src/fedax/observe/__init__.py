@@ -1,36 +1,30 @@
-"""Observers: pure functions of the global model. On or off, the trajectory is
-the same.
+"""Observers: pure functions of the global model. On or off, the trajectory is the same.
 
 Losses and scores:
 - `TrainLoss`: mean loss over all clients' training examples.
 - `TrainingLoss`: mean minibatch loss of the last cohort while it trains.
 - `TrainScore`: any score of the task over them.
-- `Objective`: the objective that is minimised, with l2, and the gap to its
-  minimum.
+- `Objective`: the objective that is minimised, with l2, and the gap to its minimum.
 - `TestLoss`: mean loss on the central test set.
 - `TestAccuracy`: accuracy on the central test set.
 - `CentralScore`: any score of the task on the central test set.
-- `ValidationLoss`, `ValidationAccuracy`: on the clients' validation examples;
-  `ValidationScore`: any score.
+- `ValidationLoss`, `ValidationAccuracy`: on the clients' validation examples; `ValidationScore`:
+  any score.
 
 All predictions together:
 - `AUC`, `F1`, `CalibrationError`: of a classifier's probabilities.
-- `SetMetric`: any function of labels and predictions; `OnPredictions` is the
-  base of these.
+- `SetMetric`: any function of labels and predictions; `OnPredictions` is the base of these.
 
 Single clients:
-- `ClientAccuracy`: a score of the global model, or of the clients' own, on
-  each client's test examples.
-- `Unseen`: a score on clients that never take part, before and after adapting
-  to each.
-- `LocalAccuracy`: accuracy of each client's own model on its own test
+- `ClientAccuracy`: a score of the global model, or of the clients' own, on each client's test
   examples.
+- `Unseen`: a score on clients that never take part, before and after adapting to each.
+- `LocalAccuracy`: accuracy of each client's own model on its own test examples.
 - `ClientWeights`: the weights of the clients in a mean over all of them.
 - `Extremes`: the smallest and the largest client of the last cohort.
 
 Heterogeneity and consensus:
-- `Dissimilarity`: dissimilarity of the clients' gradients, and gradient
-  diversity.
+- `Dissimilarity`: dissimilarity of the clients' gradients, and gradient diversity.
 - `Consensus`: mean distance of the clients' models to their mean.
 - `ConsensusSquare`: mean squared distance, as in theorems.
 - `Curvature`: the ends of the spectrum of the clients' Hessians.
@@ -39,8 +33,7 @@ Heterogeneity and consensus:
 - `NodeAccuracy`: score of each node's own model on the central test set.
 
 For your own:
-- `Observer`: the base class of observers. `View`: the global model as an
-  observer sees it.
+- `Observer`: the base class of observers. `View`: the global model as an observer sees it.
 """
 
 from fedax.observe.base import Observer as Observer

@@ -12,23 +12,10 @@ from fedax.observe.base import Observer, Split
 
 @functools.cache
 def built_in_modes() -> Mapping[str, Mode]:
-    """Returns the directions of what this package's observers give for losses
-    and accuracies.
-    """
-    observers: list[Observer] = [
-        scores.TrainLoss(),
-        scores.Objective(),
-        heterogeneity.Consensus(),
-    ]
-    observers += [
-        heterogeneity.ConsensusSquare(),
-        heterogeneity.Dissimilarity(),
-    ]
-    of_splits = (
-        predictions.AUC,
-        predictions.F1,
-        predictions.CalibrationError,
-    )
+    """Returns the directions of what this package's observers give for losses and accuracies."""
+    observers: list[Observer] = [scores.TrainLoss(), scores.Objective(), heterogeneity.Consensus()]
+    observers += [heterogeneity.ConsensusSquare(), heterogeneity.Dissimilarity()]
+    of_splits = (predictions.AUC, predictions.F1, predictions.CalibrationError)
     for split in get_args(Split):
         observers += [kind(split=split) for kind in of_splits]
     of_scores = (
@@ -49,16 +36,13 @@ def built_in_modes() -> Mapping[str, Mode]:
     modes: dict[str, Mode] = {}
     for observer in observers:
         modes |= observer.modes(SCORES)
-    # of `Optimum`, which needs a point, and of audits: the success of an
-    # attack
+    # of `Optimum`, which needs a point, and of audits: the success of an attack
     for name in ("optimum_gap", "distance", "auc", "auc_calibrated"):
         modes[name] = "min"
     return modes
 
 
-def mode_of(
-    metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()
-) -> Mode | None:
+def mode_of(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> Mode | None:
     """Returns the direction of a metric; None if unknown.
 
     The one that its records state, otherwise the built-in observers'.
@@ -77,25 +61,16 @@ def mode_of(
     Raises:
         InvalidInput: records that contradict each other.
     """
-    directions: set[Mode] = {
-        modes[metric] for modes in stated if modes and metric in modes
-    }
+    directions: set[Mode] = {modes[metric] for modes in stated if modes and metric in modes}
     if len(directions) > 1:
-        hint = (
-            "Runs in which it has another meaning cannot stand in one table."
-        )
+        hint = "Runs in which it has another meaning cannot stand in one table."
         raise InvalidInput.found(
-            f"direction of {metric}",
-            "min and max in different runs",
-            "one of them",
-            hint,
+            f"direction of {metric}", "min and max in different runs", "one of them", hint
         )
     return directions.pop() if directions else built_in_modes().get(metric)
 
 
-def is_higher_better(
-    metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()
-) -> bool:
+def is_higher_better(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> bool:
     """Returns whether more of a metric is better.
 
     Raises:
@@ -103,10 +78,6 @@ def is_higher_better(
     """
     mode = mode_of(metric, stated)
     if mode is None:
-        hint = (
-            'State it where the score is defined: mode="max" or mode="min".'
-        )
-        raise InvalidInput.of(
-            "metric", metric, "a metric whose direction is known", hint
-        )
+        hint = 'State it where the score is defined: mode="max" or mode="min".'
+        raise InvalidInput.of("metric", metric, "a metric whose direction is known", hint)
     return mode == "max"

@@ -1,6 +1,4 @@
-"""Metrics of all predictions together, which are no means over examples: made
-on the host.
-"""
+"""Metrics of all predictions together, which are no means over examples: made on the host."""
 
 import dataclasses
 import math
@@ -21,9 +19,8 @@ from fedax.observe.base import RAW, Observer, Split, View
 from fedax.observe.scores import check_split
 
 _ROUNDING = 1e-2
-"""How far probabilities may be outside [0, 1]: numbers of bfloat16 near 1 are
-0.008 apart.
-"""
+"""How far probabilities may be outside [0, 1]: numbers of bfloat16 near 1 are 0.008
+apart."""
 
 
 class OnPredictions(Observer):
@@ -31,19 +28,17 @@ class OnPredictions(Observer):
 
     The central test set counts as `test`.
 
-    The predictions are those of the task (`Task.predictor`), and leave the
-    compiled program; they take examples x classes numbers. Not on engines
-    whose clients keep their predictions. NaN if any prediction is NaN.
+    The predictions are those of the task (`Task.predictor`), and leave the compiled program; they
+    take examples x classes numbers. Not on engines whose clients keep their predictions. NaN if any
+    prediction is NaN.
 
     Args:
-        split: `"central"`, the central test set (all clients' test examples
-            by default), `"validation"`, `"test"` or `"train"`.
+        split: `"central"`, the central test set (all clients' test examples by default),
+            `"validation"`, `"test"` or `"train"`.
     """
 
     _: dataclasses.KW_ONLY
-    split: Split = hyper(
-        "central", choices=("train", "validation", "test", "central")
-    )
+    split: Split = hyper("central", choices=("train", "validation", "test", "central"))
 
     @property
     @abstractmethod
@@ -52,48 +47,33 @@ class OnPredictions(Observer):
 
     @abstractmethod
     def value(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        """Computes the metric of labels, shape (examples,), and predictions,
-        (examples, ...).
-        """
+        """Computes the metric of labels, shape (examples,), and predictions, (examples, ...)."""
 
     @property
     def _metric_name(self) -> str:
-        return (
-            f"{'test' if self.split == 'central' else self.split}_{self.name}"
-        )
+        return f"{'test' if self.split == 'central' else self.split}_{self.name}"
 
     def __call__(self, view: View) -> dict[str, Array]:
         return {RAW + self.split: view.predictions(self.split)}
 
-    def on_host(
-        self, seen: Mapping[str, np.ndarray], task: Task
-    ) -> dict[str, Any]:
+    def on_host(self, seen: Mapping[str, np.ndarray], task: Task) -> dict[str, Any]:
         predictions = np.asarray(seen[RAW + self.split])
         if jnp.issubdtype(predictions.dtype, jnp.floating):
-            # NumPy and scikit-learn do not take types such as bfloat16 for
-            # numbers
+            # NumPy and scikit-learn do not take types such as bfloat16 for numbers
             if predictions.dtype.kind != "f":
                 predictions = predictions.astype(np.float32)
             if np.isnan(predictions).any():
-                return {
-                    self._metric_name: math.nan
-                }  # argmax would take NaN for a prediction
-        labels = np.asarray(
-            check_split(self._metric_name, task, self.split)["y"]
-        )
+                return {self._metric_name: math.nan}  # argmax would take NaN for a prediction
+        labels = np.asarray(check_split(self._metric_name, task, self.split)["y"])
         return {self._metric_name: self.value(labels, predictions)}
 
     def check(self, task: Task) -> None:
         field = f"observe {type(self).__name__}"
         if "y" not in check_split(field, task, self.split):
-            raise InvalidInput.found(
-                field, "examples without labels y", "tasks with labelled ones"
-            )
+            raise InvalidInput.found(field, "examples without labels y", "tasks with labelled ones")
         if task.predictor is None:
             reason = f"task {task.name!r} has no predictions"
-            raise InvalidInput.because(
-                field, reason, "Give `predict` to the task."
-            )
+            raise InvalidInput.because(field, reason, "Give `predict` to the task.")
 
 
 class SetMetric(OnPredictions):
@@ -101,34 +81,25 @@ class SetMetric(OnPredictions):
 
     Args:
         called: its name.
-        function: `(labels, predictions) -> number`, with NumPy arrays of
-            shapes (examples,) and (examples, ...).
+        function: `(labels, predictions) -> number`, with NumPy arrays of shapes (examples,) and
+            (examples, ...).
         split: see `OnPredictions`.
-        mode: `"max"` where more is better, `"min"` where less is; needed
-            where the metric selects a model or ends a run.
+        mode: `"max"` where more is better, `"min"` where less is; needed where the metric selects a
+            model or ends a run.
 
     Example:
         >>> import fedax
         >>> from sklearn.metrics import cohen_kappa_score
-        >>> kappa = SetMetric(
-        ...     "kappa",
-        ...     lambda y, p: cohen_kappa_score(y, p.argmax(1)),
-        ...     mode="max",
-        ... )
+        >>> kappa = SetMetric("kappa", lambda y, p: cohen_kappa_score(y, p.argmax(1)), mode="max")
         >>> history = fedax.run(
-        ...     fedax.FedAvg(),
-        ...     fedax.task("digits", clients=4),
-        ...     observe=[kappa],
-        ...     rounds=1,
+        ...     fedax.FedAvg(), fedax.task("digits", clients=4), observe=[kappa], rounds=1
         ... )
         >>> -1 <= history.last("test_kappa") <= 1
         True
     """
 
     called: str = eqx.field(static=True)
-    function: Callable[[np.ndarray, np.ndarray], float] = eqx.field(
-        static=True
-    )
+    function: Callable[[np.ndarray, np.ndarray], float] = eqx.field(static=True)
     _: dataclasses.KW_ONLY
     mode: Mode | None = hyper(None, choices=(None, "min", "max"))
 
@@ -179,31 +150,23 @@ class _OnProbabilities(OnPredictions):
         # of logits, AUC and the calibration error are other numbers
         low = predictions.min(initial=0)
         high = predictions.max(initial=1)
-        if not self.takes_logits and (
-            low < -_ROUNDING or high > 1 + _ROUNDING
-        ):
+        if not self.takes_logits and (low < -_ROUNDING or high > 1 + _ROUNDING):
             got = f"predictions from {low:g} to {high:g}"
             hint = "Of logits, let the task's `predict` return jax.nn.softmax(logits, axis=1)."
-            raise InvalidInput.found(
-                field, got, "probabilities, from 0 to 1", hint
-            )
+            raise InvalidInput.found(field, got, "probabilities, from 0 to 1", hint)
         return self._measure(labels, predictions)
 
 
 class AUC(_OnProbabilities):
     """`<split>_auc`: the area under the ROC curve, in [0, 1].
 
-    Of two classes, or the mean of each against the rest. Predictions must be
-    probabilities, not logits.
+    Of two classes, or the mean of each against the rest. Predictions must be probabilities, not
+    logits.
 
-    Classes that the examples lack, or that all have, are left out of the
-    mean; NaN if none is left. Each area is that of scikit-learn's
-    `roc_auc_score`.
+    Classes that the examples lack, or that all have, are left out of the mean; NaN if none is left.
+    Each area is that of scikit-learn's `roc_auc_score`.
 
-    >>> AUC().value(
-    ...     np.array([0, 1, 1]),
-    ...     np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]]),
-    ... )
+    >>> AUC().value(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]]))
     1.0
     """
 
@@ -213,31 +176,21 @@ class AUC(_OnProbabilities):
         from sklearn.metrics import roc_auc_score
 
         # with two classes both areas are the same
-        classes = (
-            [1] if predictions.shape[1] == 2 else range(predictions.shape[1])
-        )
+        classes = [1] if predictions.shape[1] == 2 else range(predictions.shape[1])
         # an area needs examples inside and outside of the class
-        present_classes = [
-            c
-            for c in classes
-            if 0 < np.count_nonzero(labels == c) < len(labels)
-        ]
-        areas = [
-            roc_auc_score(labels == c, predictions[:, c])
-            for c in present_classes
-        ]
+        present_classes = [c for c in classes if 0 < np.count_nonzero(labels == c) < len(labels)]
+        areas = [roc_auc_score(labels == c, predictions[:, c]) for c in present_classes]
         return float(np.mean(areas)) if areas else math.nan
 
 
 class F1(_OnProbabilities):
-    """`<split>_f1`: the F1 score of the labels with the largest
-    probabilities, in [0, 1].
+    """`<split>_f1`: the F1 score of the labels with the largest probabilities, in [0, 1].
 
     By scikit-learn's `f1_score`. Predictions may be logits as well.
 
     Args:
-        average: over the classes, `"macro"`, `"micro"` or `"weighted"`;
-            `"binary"` is that of class 1 of two.
+        average: over the classes, `"macro"`, `"micro"` or `"weighted"`; `"binary"` is that of class
+            1 of two.
         split: see `OnPredictions`.
     """
 
@@ -251,30 +204,23 @@ class F1(_OnProbabilities):
         from sklearn.metrics import f1_score
 
         absent: Any = 0.0  # of a class that is neither there nor predicted
-        return f1_score(
-            labels,
-            predictions.argmax(1),
-            average=self.average,
-            zero_division=absent,
-        )
+        return f1_score(labels, predictions.argmax(1), average=self.average, zero_division=absent)
 
 
 class CalibrationError(_OnProbabilities):
     r"""`<split>_calibration_error`: the expected calibration error.
 
-    $\sum_b \frac{\lvert B_b \rvert}{n} \lvert \mathrm{acc}(B_b) -
-    \mathrm{conf}(B_b) \rvert$.
+    $\sum_b \frac{\lvert B_b \rvert}{n} \lvert \mathrm{acc}(B_b) - \mathrm{conf}(B_b) \rvert$.
 
-    Examples are put into bins of equal width by the largest probability,
-    their confidence; of each bin, accuracy and mean confidence are compared.
-    Predictions must be probabilities, not logits.
+    Examples are put into bins of equal width by the largest probability, their confidence; of each
+    bin, accuracy and mean confidence are compared. Predictions must be probabilities, not logits.
 
     Args:
         bins: over (0, 1], at least 1.
         split: see `OnPredictions`.
 
-    Source: Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural
-    Networks (arXiv:1706.04599), eq. (3).
+    Source: Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural Networks
+    (arXiv:1706.04599), eq. (3).
     """
 
     bins: int = hyper(15, low=1)
@@ -285,11 +231,8 @@ class CalibrationError(_OnProbabilities):
         confidence = predictions.max(1)
         is_right = predictions.argmax(1) == labels
         # bins are open below, so 0 would lie before the first one
-        bin_index = np.clip(
-            np.ceil(confidence * self.bins).astype(int) - 1, 0, self.bins - 1
-        )
+        bin_index = np.clip(np.ceil(confidence * self.bins).astype(int) - 1, 0, self.bins - 1)
         gaps = np.zeros(self.bins)
-        # a bin's gap times its size: accuracies and confidences summed over
-        # its examples
+        # a bin's gap times its size: accuracies and confidences summed over its examples
         np.add.at(gaps, bin_index, is_right - confidence)
         return np.abs(gaps).sum() / len(labels)

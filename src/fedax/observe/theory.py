@@ -1,6 +1,4 @@
-"""What bounds of theorems speak of, and what clients do in a round, seen
-along a run.
-"""
+"""What bounds of theorems speak of, and what clients do in a round, seen along a run."""
 
 from typing import Any
 
@@ -18,50 +16,39 @@ from fedax.observe.base import Observer, View
 
 
 class TrainingLoss(Observer):
-    """Computes the mean minibatch loss while clients train, as many released
-    codes log it.
+    """Computes the mean minibatch loss while clients train, as many released codes log it.
 
-    `training_loss` is the mean over all minibatches of the clients that
-    worked last, each before its step, if they train once more from the
-    current model, each client once. It includes l2. It is lower than the loss
-    of the global model on the same examples as soon as local steps help, and
-    the more so the fewer classes a client has. A log during training has the
-    cohort that made the model too, from the model before. NaN before the
-    first round.
+    `training_loss` is the mean over all minibatches of the clients that worked last, each before
+    its step, if they train once more from the current model, each client once. It includes l2. It
+    is lower than the loss of the global model on the same examples as soon as local steps help, and
+    the more so the fewer classes a client has. A log during training has the cohort that made the
+    model too, from the model before. NaN before the first round.
 
-    The learning rate, the number of steps and the minibatches are those of
-    round 0, with one draw for all observations. They differ from those of a
-    round with a solver whose learning rate changes, with
-    `Schedule(times=...)`, and with work that is drawn, as by
-    `sync_probability`, `stragglers`, or a range of epochs, steps or batch
-    sizes.
+    The learning rate, the number of steps and the minibatches are those of round 0, with one draw
+    for all observations. They differ from those of a round with a solver whose learning rate
+    changes, with `Schedule(times=...)`, and with work that is drawn, as by `sync_probability`,
+    `stragglers`, or a range of epochs, steps or batch sizes.
 
-    Costs the local work of a cohort at every observation. Needs a solver with
-    one step size.
+    Costs the local work of a cohort at every observation. Needs a solver with one step size.
 
-    Source: the `train_loss` of FedLab's trainers, and of the code of Zeng et
-    al., FedAWARE (arXiv:2310.02702).
+    Source: the `train_loss` of FedLab's trainers, and of the code of Zeng et al., FedAWARE
+    (arXiv:2310.02702).
     """
 
     def __call__(self, view: View) -> dict[str, Array]:
         w = view.w
         cohort = view.cohort()
         clients = view.task.train.clients
-        # marks by client; padding of the cohort has no number that a client
-        # has, and is dropped
+        # marks by client; padding of the cohort has no number that a client has, and is dropped
         owners = jnp.where(cohort.works, cohort.ids, clients)
         is_drawn = jnp.zeros(clients, w.dtype).at[owners].set(1, mode="drop")
         zero = jnp.zeros((), view.sizes.dtype)
 
-        def train(
-            client: Client,
-        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        def train(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
             layout = client.layout
             rate = client.plain_learning_rate
 
-            def step(
-                carry: tuple[Any, ...], batch: Minibatch
-            ) -> tuple[Any, ...]:
+            def step(carry: tuple[Any, ...], batch: Minibatch) -> tuple[Any, ...]:
                 x, total, count = carry
                 params = layout.unravel(x)
                 # the loss is taken before the step
@@ -71,16 +58,14 @@ class TrainingLoss(Observer):
             _, total, count = client.for_each_minibatch(step, (w, zero, zero))
             return total, count
 
-        # a branch that is not taken costs nothing: the other clients do not
-        # train
+        # a branch that is not taken costs nothing: the other clients do not train
         total, count = view.each(
             lambda client, is_drawn: jax.lax.cond(
                 is_drawn > 0, lambda: train(client), lambda: (zero, zero)
             ),
             is_drawn,
         )
-        # minibatches of all clients count alike, so clients with many steps
-        # count more
+        # minibatches of all clients count alike, so clients with many steps count more
         steps = count.sum()
         mean = total.sum() / jnp.where(steps > 0, steps, 1)
         return {"training_loss": jnp.where(steps > 0, mean, jnp.nan)}
@@ -98,19 +83,17 @@ class Optimum(Observer):
 
     - `distance`: $\lVert w - x_* \rVert$.
     - `optimum_gap`: $f(w) - f(x_*)$, with the task's l2.
-    - `optimum_variance`: $\sigma^2 = \frac1M \sum_k \lVert \nabla f_k(x_*)
-      \rVert^2$, the same at each observation.
+    - `optimum_variance`: $\sigma^2 = \frac1M \sum_k \lVert \nabla f_k(x_*) \rVert^2$, the same at
+      each observation.
 
     Args:
-        point: $x_*$, flat, an array or a list of numbers;
-            `fedax.theory.estimate.optimum` finds it.
+        point: $x_*$, flat, an array or a list of numbers; `fedax.theory.estimate.optimum` finds it.
 
     Raises:
-        InvalidInput: a point of another size, or one that is no vector of
-            numbers.
+        InvalidInput: a point of another size, or one that is no vector of numbers.
 
-    Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on
-    Heterogeneous Data (arXiv:1909.04715), Theorem 1.
+    Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data
+    (arXiv:1909.04715), Theorem 1.
     """
 
     point: Float[Array | np.ndarray, "dim"] = eqx.field(converter=_flat_point)
@@ -120,18 +103,12 @@ class Optimum(Observer):
     def __call__(self, view: View) -> dict[str, Array]:
         if self.point.shape != view.w.shape:
             allowed = f"a flat vector of {view.w.shape[0]} numbers"
-            raise InvalidInput.found(
-                "Optimum(point=...)", f"shape {self.point.shape}", allowed
-            )
+            raise InvalidInput.found("Optimum(point=...)", f"shape {self.point.shape}", allowed)
         best = jnp.asarray(self.point, view.w.dtype)
 
-        def measure(
-            client: Client,
-        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        def measure(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
             gradient = client.gradient(best)
-            return client.loss(view.w) - client.loss(
-                best
-            ), gradient @ gradient
+            return client.loss(view.w) - client.loss(best), gradient @ gradient
 
         gaps, squares = view.each(measure)
         return {
@@ -142,17 +119,16 @@ class Optimum(Observer):
 
 
 class Curvature(Observer):
-    r"""The ends of the spectrum of each client's Hessian at the global model,
-    with the task's l2.
+    r"""The ends of the spectrum of each client's Hessian at the global model, with the task's l2.
 
-    - `smoothness`, shape (clients,): the largest absolute eigenvalue of
-      $\nabla^2 f_k(w)$; `smoothness_largest`.
-    - `eigenvalue`, shape (clients,): the lowest one; `eigenvalue_lowest`,
-      $-\lambda$ of FedDANE's Theorem 5 where it is below 0.
+    - `smoothness`, shape (clients,): the largest absolute eigenvalue of $\nabla^2 f_k(w)$;
+      `smoothness_largest`.
+    - `eigenvalue`, shape (clients,): the lowest one; `eigenvalue_lowest`, $-\lambda$ of FedDANE's
+      Theorem 5 where it is below 0.
 
-    Found by Lanczos iterations, whose values lie inside the spectrum:
-    smoothness from below, lowest eigenvalues from above. A client costs as
-    many Hessian products as there are steps, each about two gradients.
+    Found by Lanczos iterations, whose values lie inside the spectrum: smoothness from below, lowest
+    eigenvalues from above. A client costs as many Hessian products as there are steps, each about
+    two gradients.
 
     Args:
         steps: of the iteration, at least 1.
@@ -164,15 +140,11 @@ class Curvature(Observer):
     steps: int = hyper(30, low=1)
 
     def __call__(self, view: View) -> dict[str, Array]:
-        start = jax.random.normal(
-            jax.random.key(0), view.w.shape, view.w.dtype
-        )
+        start = jax.random.normal(jax.random.key(0), view.w.shape, view.w.dtype)
 
         # a fixed start: observers draw nothing from the run's streams
         def ends(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            return extremes(
-                lambda v: client.hessian_product(view.w, v), start, self.steps
-            )
+            return extremes(lambda v: client.hessian_product(view.w, v), start, self.steps)
 
         low, high = view.each(ends)
         # a negative eigenvalue may be the largest in absolute value
@@ -188,22 +160,19 @@ class Curvature(Observer):
 class Inexactness(Observer):
     r"""How exact the local solutions of the next round are.
 
-    $\gamma_k = \lVert w_k - \underline w_k \rVert / \lVert \underline w_k - w
-    \rVert$.
+    $\gamma_k = \lVert w_k - \underline w_k \rVert / \lVert \underline w_k - w \rVert$.
 
-    With $\nabla f(w)$ instead of its estimate, $w_k$ is each client's
-    solution of its local problem by the run's solver, and $\underline w_k$
-    the minimiser of that problem *as the paper has it*: a method that solves
-    another one is inexact.
+    With $\nabla f(w)$ instead of its estimate, $w_k$ is each client's solution of its local
+    problem by the run's solver, and $\underline w_k$ the minimiser of that problem *as the paper
+    has it*: a method that solves another one is inexact.
 
-    - `inexactness`, shape (clients,), `inexactness_mean`,
-      `inexactness_largest`; 0 is exact, and theorems need less than 1.
+    - `inexactness`, shape (clients,), `inexactness_mean`, `inexactness_largest`; 0 is exact, and
+      theorems need less than 1.
     - `proximal`: $\mu$, the smallest of a client.
 
-    For FedDANE, its decayed and pipelined forms as in round 0, as are the
-    learning rate and the number of steps of the local work; NaN for other
-    methods. Costs the work of a round of all clients, and a solution to
-    stationarity for each client.
+    For FedDANE, its decayed and pipelined forms as in round 0, as are the learning rate and the
+    number of steps of the local work; NaN for other methods. Costs the work of a round of all
+    clients, and a solution to stationarity for each client.
 
     Args:
         max_steps: iterations of BFGS for the minimiser, at least 1.
@@ -211,8 +180,7 @@ class Inexactness(Observer):
     Raises:
         InvalidInput: other steps.
 
-    Source: Li et al., FedDANE: A Federated Newton-Type Method
-    (arXiv:2001.01920), Definition 1.
+    Source: Li et al., FedDANE: A Federated Newton-Type Method (arXiv:2001.01920), Definition 1.
     """
 
     max_steps: int = hyper(500, low=1)
@@ -221,15 +189,10 @@ class Inexactness(Observer):
         w = view.w
         gradient = view.gradients().mean.astype(w.dtype)
         undefined = jnp.full((), jnp.nan, w.dtype)
-        # a tolerance near rounding: the minimiser has to be much more exact
-        # than the solution
-        exact = Exact(
-            tol=float(jnp.finfo(w.dtype).eps) ** 0.6, max_steps=self.max_steps
-        )
+        # a tolerance near rounding: the minimiser has to be much more exact than the solution
+        exact = Exact(tol=float(jnp.finfo(w.dtype).eps) ** 0.6, max_steps=self.max_steps)
 
-        def measure(
-            client: Client,
-        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        def measure(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
             solved = view.method.solved(client, w, gradient)
             # methods other than FedDANE solve no such problem
             if solved is None:

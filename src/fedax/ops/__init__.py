@@ -1,6 +1,4 @@
-"""Layers in the form that is fast where they run; each equals the plain one
-to rounding.
-"""
+"""Layers in the form that is fast where they run; each equals the plain one to rounding."""
 
 from fedax.ops.block import activate as activate
 from fedax.ops.block import convolve_activate as convolve_activate

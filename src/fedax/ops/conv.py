@@ -1,15 +1,13 @@
-r"""Convolution of images `(batch, rows, columns, channels)`, in the form that
-is fast where it runs.
+r"""Convolution of images `(batch, rows, columns, channels)`, in the form that is fast where it
+runs.
 
-It has three products: outputs, gradient of the image, gradient of the kernel.
-Each is bilinear, and its derivatives are the other two. With examples n,
-stride s and zeros around the image,
+It has three products: outputs, gradient of the image, gradient of the kernel. Each is bilinear, and
+its derivatives are the other two. With examples n, stride s and zeros around the image,
 
 $$y_{nrcq} = \sum_{ijp} x_{n,\, sr+i,\, sc+j,\, p}\, k_{ijpq}.$$
 
-On CPUs the extension computes them, or XLA where it is not there. On GPUs
-cuDNN does, but for kernels of several clients: there they are matrix
-products.
+On CPUs the extension computes them, or XLA where it is not there. On GPUs cuDNN does, but for
+kernels of several clients: there they are matrix products.
 """
 
 import functools
@@ -38,8 +36,7 @@ OUTPUTS, IMAGE, KERNEL = range(3)
 
 
 class Plan(NamedTuple):
-    """Sizes of image, kernel and outputs in rows and columns; steps between
-    outputs.
+    """Sizes of image, kernel and outputs in rows and columns; steps between outputs.
 
     Zeros around the image.
     """
@@ -52,9 +49,7 @@ class Plan(NamedTuple):
 
     @property
     def numbers(self) -> list[int]:
-        """Steps between outputs and zeros before the image, as the extension
-        takes them.
-        """
+        """Steps between outputs and zeros before the image, as the extension takes them."""
         return [*self.strides, self.borders[0][0], self.borders[1][0]]
 
 
@@ -65,25 +60,23 @@ def convolve(
     stride: int | tuple[int, int] = 1,
     padding: Padding = "VALID",
 ) -> Images:
-    r"""Computes $y_{rcq} = \sum_{ijp} x_{sr+i,\, tc+j,\, p}\, k_{ijpq}$, the
-    convolution of neural networks, with strides s and t.
+    r"""Computes $y_{rcq} = \sum_{ijp} x_{sr+i,\, tc+j,\, p}\, k_{ijpq}$, the convolution of neural
+    networks, with strides s and t.
 
-    It has reverse-mode derivatives of any order, and works under `jit`,
-    `vmap` and `scan`.
+    It has reverse-mode derivatives of any order, and works under `jit`, `vmap` and `scan`.
 
     Args:
-        x: images of shape (batch, rows, columns, channels), of one
-            floating-point type with the kernel.
+        x: images of shape (batch, rows, columns, channels), of one floating-point type with the
+            kernel.
         kernel: of shape (height, width, channels, outputs).
         stride: at least 1, for rows and columns alike or for each.
-        padding: "VALID" places the kernel inside the image only; "SAME" adds
-            zeros around it, so that there are ceil(rows / stride) rows of
-            outputs; ((top, bottom), (left, right)) adds so many zeros, at
-            least 0 each.
+        padding: "VALID" places the kernel inside the image only; "SAME" adds zeros around it, so
+            that there are ceil(rows / stride) rows of outputs; ((top, bottom), (left, right)) adds
+            so many zeros, at least 0 each.
 
     Raises:
-        InvalidInput: another padding or stride, shapes or types that do not
-            fit, or an image smaller than the kernel.
+        InvalidInput: another padding or stride, shapes or types that do not fit, or an image
+            smaller than the kernel.
 
     >>> convolve(jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))).shape
     (1, 2, 2, 5)
@@ -94,39 +87,28 @@ def convolve(
     return outputs(x, kernel, plan)
 
 
-def make_plan(
-    x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: Padding
-) -> Plan:
+def make_plan(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: Padding) -> Plan:
     """Returns the sizes of a convolution.
 
     Raises:
         InvalidInput: as `convolve`.
     """
-    if (
-        x.ndim != 4
-        or kernel.ndim != 4
-        or x.shape[3] != kernel.shape[2]
-        or x.dtype != kernel.dtype
-    ):
+    if x.ndim != 4 or kernel.ndim != 4 or x.shape[3] != kernel.shape[2] or x.dtype != kernel.dtype:
         got = (x.shape, str(x.dtype), kernel.shape, str(kernel.dtype))
         raise InvalidInput.of(
-            "convolve(x, kernel)",
-            got,
-            "four axes each, and the same channels and type",
+            "convolve(x, kernel)", got, "four axes each, and the same channels and type"
         )
     strides = as_pair(stride)
     sizes = (x.shape[1], x.shape[2]), (kernel.shape[0], kernel.shape[1])
     border_widths = borders(*sizes, strides, padding)
     rows, columns = (
-        (n + sum(b) - k) // s + 1
-        for n, b, k, s in zip(sizes[0], border_widths, sizes[1], strides)
+        (n + sum(b) - k) // s + 1 for n, b, k, s in zip(sizes[0], border_widths, sizes[1], strides)
     )
     return Plan(*sizes, (rows, columns), strides, border_widths)
 
 
 def as_pair(size: int | np.integer | tuple[int, int]) -> tuple[int, int]:
-    """Returns the numbers for rows and columns, which may be one number, also
-    of NumPy.
+    """Returns the numbers for rows and columns, which may be one number, also of NumPy.
 
     >>> as_pair(np.int64(2)), as_pair((1, 2))
     ((2, 2), (1, 2))
@@ -136,10 +118,7 @@ def as_pair(size: int | np.integer | tuple[int, int]) -> tuple[int, int]:
 
 
 def borders(
-    image: tuple[int, int],
-    kernel: tuple[int, int],
-    strides: tuple[int, int],
-    padding: Padding,
+    image: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], padding: Padding
 ) -> Borders:
     """Returns the zeros before and after rows and columns.
 
@@ -152,29 +131,15 @@ def borders(
     )
     if not fits or min(strides) < 1:
         allowed = "'SAME', 'VALID' or numbers >= 0, and strides >= 1"
-        raise InvalidInput.of(
-            "convolve(padding, stride)", (padding, strides), allowed
-        )
+        raise InvalidInput.of("convolve(padding, stride)", (padding, strides), allowed)
     if padding == "SAME":
-        # as many zeros as the last of ceil(n / s) windows reaches beyond the
-        # image
-        added = [
-            max((-(-n // s) - 1) * s + k - n, 0)
-            for n, k, s in zip(image, kernel, strides)
-        ]
-        return (added[0] // 2, added[0] - added[0] // 2), (
-            added[1] // 2,
-            added[1] - added[1] // 2,
-        )
+        # as many zeros as the last of ceil(n / s) windows reaches beyond the image
+        added = [max((-(-n // s) - 1) * s + k - n, 0) for n, k, s in zip(image, kernel, strides)]
+        return (added[0] // 2, added[0] - added[0] // 2), (added[1] // 2, added[1] - added[1] // 2)
     widths = ((0, 0), (0, 0)) if isinstance(padding, str) else padding
-    if (
-        min(n + sum(pair) - k for n, pair, k in zip(image, widths, kernel))
-        < 0
-    ):
+    if min(n + sum(pair) - k for n, pair, k in zip(image, widths, kernel)) < 0:
         raise InvalidInput.of(
-            "convolve(x=...)",
-            image,
-            f"images of at least {kernel[0]} x {kernel[1]}",
+            "convolve(x=...)", image, f"images of at least {kernel[0]} x {kernel[1]}"
         )
     return widths
 
@@ -187,32 +152,23 @@ def outputs(x: Images, kernel: Kernel, plan: Plan) -> Images:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def image_gradient(gradient: Images, kernel: Kernel, plan: Plan) -> Images:
-    """Returns the gradient of the images, for the gradient of the outputs and
-    a kernel.
-    """
+    """Returns the gradient of the images, for the gradient of the outputs and a kernel."""
     return _multiply(IMAGE, gradient, kernel, plan)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def kernel_gradient(x: Images, gradient: Images, plan: Plan) -> Kernel:
-    """Returns the gradient of the kernel, for images and the gradient of the
-    outputs.
-    """
+    """Returns the gradient of the kernel, for images and the gradient of the outputs."""
     return _multiply(KERNEL, x, gradient, plan)
 
 
-def bilinear(
-    product: Any, first: Callable[..., Any], second: Callable[..., Any]
-) -> None:
+def bilinear(product: Any, first: Callable[..., Any], second: Callable[..., Any]) -> None:
     """Sets the derivatives of a product that is linear in both operands.
 
     Args:
-        product: made by `jax.custom_vjp`, of two operands and static
-            arguments.
-        first: the gradient of the first operand, of the result's gradient and
-            the second operand.
-        second: the gradient of the second operand, of the first one and the
-            result's gradient.
+        product: made by `jax.custom_vjp`, of two operands and static arguments.
+        first: the gradient of the first operand, of the result's gradient and the second operand.
+        second: the gradient of the second operand, of the first one and the result's gradient.
     """
 
     def forward(a: Any, b: Any, *static: Any) -> Any:
@@ -226,16 +182,8 @@ def bilinear(
 
 
 bilinear(outputs, image_gradient, kernel_gradient)
-bilinear(
-    image_gradient,
-    outputs,
-    lambda dy, dx, plan: kernel_gradient(dx, dy, plan),
-)
-bilinear(
-    kernel_gradient,
-    lambda dk, dy, plan: image_gradient(dy, dk, plan),
-    outputs,
-)
+bilinear(image_gradient, outputs, lambda dy, dx, plan: kernel_gradient(dx, dy, plan))
+bilinear(kernel_gradient, lambda dk, dy, plan: image_gradient(dy, dk, plan), outputs)
 
 
 def _multiply(kind: int, a: Any, b: Any, plan: Plan) -> Any:
@@ -243,9 +191,7 @@ def _multiply(kind: int, a: Any, b: Any, plan: Plan) -> Any:
         plain = by_member = functools.partial(_call_extension, kind, plan)
     else:
         plain = functools.partial(_apply, kind, _convolve_by_xla, plan)
-        by_member = functools.partial(
-            _apply, kind, _convolve_by_patches, plan
-        )
+        by_member = functools.partial(_apply, kind, _convolve_by_patches, plan)
     axes, result_axis = ((0, 0), None) if kind == KERNEL else ((0, None), 0)
     return fold_batches(plain, by_member, axes, (result_axis,))(a, b)[0]
 
@@ -263,49 +209,27 @@ def _call_extension(kind: int, plan: Plan, a: Any, b: Any) -> Any:
     layouts = (IMAGES, IMAGES) if kind == KERNEL else (IMAGES, None)
     shape = shape_of(kind, plan, a, b)
     result_layout = None if kind == KERNEL else IMAGES
-    return call(
-        "fedax_convolve",
-        [kind, *plan.numbers],
-        (a, b),
-        layouts,
-        [shape],
-        [result_layout],
-    )
+    return call("fedax_convolve", [kind, *plan.numbers], (a, b), layouts, [shape], [result_layout])
 
 
-def _apply(
-    kind: int, convolution: Callable[..., Any], plan: Plan, a: Any, b: Any
-) -> list[Any]:
+def _apply(kind: int, convolution: Callable[..., Any], plan: Plan, a: Any, b: Any) -> list[Any]:
     """Computes one of the products by a convolution or its transposes."""
     if kind == OUTPUTS:
         return [convolution(a, b, plan)]
     unknown = jax.ShapeDtypeStruct(shape_of(kind, plan, a, b), a.dtype)
     if kind == IMAGE:
-        return list(
-            jax.linear_transpose(lambda x: convolution(x, b, plan), unknown)(
-                a
-            )
-        )
-    return list(
-        jax.linear_transpose(
-            lambda kernel: convolution(a, kernel, plan), unknown
-        )(b)
-    )
+        return list(jax.linear_transpose(lambda x: convolution(x, b, plan), unknown)(a))
+    return list(jax.linear_transpose(lambda kernel: convolution(a, kernel, plan), unknown)(b))
 
 
 def _convolve_by_xla(x: Images, kernel: Kernel, plan: Plan) -> Images:
     return lax.conv_general_dilated(
-        x,
-        kernel,
-        plan.strides,
-        plan.borders,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        x, kernel, plan.strides, plan.borders, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
 def _convolve_by_patches(x: Images, kernel: Kernel, plan: Plan) -> Images:
-    """Multiplies what each output sees by the kernel: one matrix product for
-    each client.
+    """Multiplies what each output sees by the kernel: one matrix product for each client.
 
     cuDNN is slow where every client has a kernel of its own.
     """
@@ -314,11 +238,7 @@ def _convolve_by_patches(x: Images, kernel: Kernel, plan: Plan) -> Images:
     rows, columns = plan.outputs
     down, across = plan.strides
     pixels = [
-        padded[
-            :,
-            i : i + down * (rows - 1) + 1 : down,
-            j : j + across * (columns - 1) + 1 : across,
-        ]
+        padded[:, i : i + down * (rows - 1) + 1 : down, j : j + across * (columns - 1) + 1 : across]
         for i in range(height)
         for j in range(width)
     ]
@@ -330,8 +250,7 @@ def _convolve_by_patches(x: Images, kernel: Kernel, plan: Plan) -> Images:
 def lay_images(x: Images) -> Images:
     """Returns the same images in the extension's memory order.
 
-    Called once, before the first layer, where XLA would copy number by
-    number.
+    Called once, before the first layer, where XLA would copy number by number.
 
     >>> lay_images(jnp.ones((2, 3, 3, 1))).shape
     (2, 3, 3, 1)
@@ -365,18 +284,12 @@ class Convolution(NamedTuple):
         outputs: int,
         start: Callable[..., Any],
     ) -> "Convolution":
-        """Initializes a square kernel by an initializer of JAX, and a zero
-        bias.
-        """
-        return cls(
-            start(key, (size, size, channels, outputs)), jnp.zeros(outputs)
-        )
+        """Initializes a square kernel by an initializer of JAX, and a zero bias."""
+        return cls(start(key, (size, size, channels, outputs)), jnp.zeros(outputs))
 
 
 def fan_out_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Kernel:
-    r"""Draws normally with variance $2 / (\text{height} \cdot \text{width}
-    \cdot \text{outputs})$ (He et al., arXiv:1502.01852).
+    r"""Draws normally with variance $2 / (\text{height} \cdot \text{width} \cdot \text{outputs})$
+    (He et al., arXiv:1502.01852).
     """
-    return jax.random.normal(key, shape) * math.sqrt(
-        2 / (shape[0] * shape[1] * shape[3])
-    )
+    return jax.random.normal(key, shape) * math.sqrt(2 / (shape[0] * shape[1] * shape[3]))

@@ -15,11 +15,11 @@ EPSILON = 1e-5
 
 
 class GroupNorm(NamedTuple):
-    r"""$y = \gamma_p (x - m) / \sqrt{v + 10^{-5}} + \beta_p$, with mean m and
-    variance v over the pixels and channels of a group.
+    r"""$y = \gamma_p (x - m) / \sqrt{v + 10^{-5}} + \beta_p$, with mean m and variance v over the
+    pixels and channels of a group.
 
-    Every example is normalised by itself, channel p with its group of
-    neighbouring channels (Wu and He, arXiv:1803.08494).
+    Every example is normalised by itself, channel p with its group of neighbouring channels (Wu and
+    He, arXiv:1803.08494).
     """
 
     scale: Float[Array, "channels"]
@@ -35,10 +35,7 @@ class GroupNorm(NamedTuple):
 
 
 def group_norm(
-    x: Images,
-    scale: Float[Array, "channels"],
-    offset: Float[Array, "channels"],
-    groups: int,
+    x: Images, scale: Float[Array, "channels"], offset: Float[Array, "channels"], groups: int
 ) -> Images:
     """Applies `GroupNorm`, with reverse-mode derivatives of any order.
 
@@ -52,18 +49,13 @@ def group_norm(
         InvalidInput: another number of groups.
 
     >>> group_norm(
-    ...     jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1),
-    ...     jnp.array([2.0]),
-    ...     jnp.array([5.0]),
-    ...     1,
+    ...     jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1), jnp.array([2.0]), jnp.array([5.0]), 1
     ... ).ravel().round(3).tolist()
     [3.0, 7.0]
     """
     channels = x.shape[3]
     if groups < 1 or channels % groups:
-        raise InvalidInput.of(
-            "group_norm(groups=...)", groups, f"divisors of {channels}"
-        )
+        raise InvalidInput.of("group_norm(groups=...)", groups, f"divisors of {channels}")
     if serves(x, scale, offset):
         return _normalise(x, scale, offset, groups)[0]
     return _normalise_by_xla(x, scale, offset, groups)
@@ -81,12 +73,8 @@ _differentiable: Any = partial(jax.custom_vjp, nondiff_argnums=(3,))
 
 
 @_differentiable
-def _normalise(
-    x: Any, scale: Any, offset: Any, groups: int
-) -> tuple[Any, Any, Any]:
-    """Returns the images, the means and one over the standard deviations,
-    (groups, example).
-    """
+def _normalise(x: Any, scale: Any, offset: Any, groups: int) -> tuple[Any, Any, Any]:
+    """Returns the images, the means and one over the standard deviations, (groups, example)."""
 
     def run(x: Any, scale: Any, offset: Any) -> Any:
         statistics = (groups, x.shape[0])
@@ -99,9 +87,7 @@ def _normalise(
             (IMAGES, None, None),
         )
 
-    y, mean, rate = fold_batches(run, run, (0, None, None), (0, 1, 1))(
-        x, scale, offset
-    )
+    y, mean, rate = fold_batches(run, run, (0, None, None), (0, 1, 1))(x, scale, offset)
     return y, mean, rate
 
 
@@ -111,13 +97,9 @@ def _forward(x: Any, scale: Any, offset: Any, groups: int) -> Any:
 
 
 def _backward(groups: int, saved: Any, gradients: Any) -> Any:
-    """Computes the gradients from the statistics, which follow from the
-    images.
-    """
+    """Computes the gradients from the statistics, which follow from the images."""
 
-    def native(
-        x: Any, mean: Any, rate: Any, scale: Any, gradient: Any
-    ) -> Any:
+    def native(x: Any, mean: Any, rate: Any, scale: Any, gradient: Any) -> Any:
         results = call(
             "fedax_norm",
             [1, groups],
@@ -129,12 +111,9 @@ def _backward(groups: int, saved: Any, gradients: Any) -> Any:
         return tuple(results)
 
     def plain(x: Any, mean: Any, rate: Any, scale: Any, gradient: Any) -> Any:
-        # with the statistics of the images, so that their derivatives are
-        # complete
+        # with the statistics of the images, so that their derivatives are complete
         normalise = partial(_normalise_by_xla, groups=groups)
-        return jax.vjp(normalise, x, scale, jnp.zeros_like(scale))[1](
-            gradient
-        )
+        return jax.vjp(normalise, x, scale, jnp.zeros_like(scale))[1](gradient)
 
     return derive_by(native, plain)(*saved, gradients[0])
 

@@ -1,5 +1,5 @@
-"""Recipes: tables and figures of the papers as files, and their numbers and
-claims compared with runs.
+"""Recipes: tables and figures of the papers as files, and their numbers and claims compared with
+runs.
 """
 
 from fedax.papers.recipe import Recipe as Recipe

@@ -1,5 +1,5 @@
-"""A recipe beside the runs of a directory: the paper's numbers and ours, and
-a verdict on each claim.
+"""A recipe beside the runs of a directory: the paper's numbers and ours, and a verdict on each
+claim.
 """
 
 import math
@@ -38,9 +38,7 @@ _Z = (
     "against the paper's other algorithms on the same tasks, which cells that say nothing would "
     "reach."
 )
-_NO_COMPARISON = (
-    "These runs are of another model than the paper's, and no comparison."
-)
+_NO_COMPARISON = "These runs are of another model than the paper's, and no comparison."
 CLAIM_COLUMNS = [
     "claim",
     "verdict",
@@ -57,27 +55,21 @@ class Comparison:
 
     Args:
         recipe: with the scale that ran.
-        records: the runs that reports show, or their lines in `runs.csv`.
-            Interrupted runs are left out.
+        records: the runs that reports show, or their lines in `runs.csv`. Interrupted runs are left
+            out.
 
     Attributes:
-        cells: the frame of `compare_cells`; without a comparison where the
-            runs are of another model than the paper's.
+        cells: the frame of `compare_cells`; without a comparison where the runs are of another
+            model than the paper's.
         verdicts: claims, as text, with their evidence.
     """
 
     def __init__(self, recipe: Recipe, records: Sequence[Record]) -> None:
         self.recipe = recipe
         self.read = recipe.table_read
-        self.results = Results(
-            [run for run in records if run.outcome.kind != "interrupted"]
-        )
+        self.results = Results([run for run in records if run.outcome.kind != "interrupted"])
         self.cells = compare_cells(
-            self.results,
-            recipe.cells,
-            self.read,
-            recipe.paper_runs,
-            recipe.also_read,
+            self.results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read
         )
         self.comparable = recipe.scale[recipe.ran].comparable
         if not self.comparable:
@@ -85,49 +77,25 @@ class Comparison:
         self.shorter = "" if recipe.ran == "paper" else SHORTER
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:
-            # claims about attacks are judged on the audits, all others on the
-            # plain tasks
+            # claims about attacks are judged on the audits, all others on the plain tasks
             is_audit = (claim.metric or recipe.metric).startswith("auc")
-            tasks = [
-                title
-                for title in recipe.titles
-                if title.endswith(AUDITED) == is_audit
-            ]
-            evidence = Evidence(
-                "not run", "smoke runs only show that it runs"
-            )
+            tasks = [title for title in recipe.titles if title.endswith(AUDITED) == is_audit]
+            evidence = Evidence("not run", "smoke runs only show that it runs")
             if recipe.ran != "smoke":
                 evidence = claim.judge(
-                    self.results,
-                    recipe.metric,
-                    self.read,
-                    tasks,
-                    recipe.rivals(claim.a),
+                    self.results, recipe.metric, self.read, tasks, recipe.rivals(claim.a)
                 )
             self.verdicts.append((claim.text, evidence))
 
     def sheets(self) -> list[Sheet]:
         """Returns the tables for the report."""
-        rows = [
-            [text, e.verdict, e.direction or "-", e.text or "-"]
-            for text, e in self.verdicts
-        ]
-        table = pd.DataFrame(
-            rows, columns=["Claim", "Verdict", "As claimed", "From"]
-        )
-        claims = Sheet(
-            "Claims", table, f"{self.shorter} {_HOW}".strip(), lead=True
-        )
+        rows = [[text, e.verdict, e.direction or "-", e.text or "-"] for text, e in self.verdicts]
+        table = pd.DataFrame(rows, columns=["Claim", "Verdict", "As claimed", "From"])
+        claims = Sheet("Claims", table, f"{self.shorter} {_HOW}".strip(), lead=True)
         choices = list(self.recipe.chosen)
         if self.recipe.not_obtainable:
-            choices.append(
-                f"Data not obtainable: {self.recipe.not_obtainable}."
-            )
-        if left_out := [
-            title
-            for title in self.recipe.titles
-            if title not in self.results.tasks
-        ]:
+            choices.append(f"Data not obtainable: {self.recipe.not_obtainable}.")
+        if left_out := [title for title in self.recipe.titles if title not in self.results.tasks]:
             choices.append(f"Not run: {', '.join(left_out)}.")
         title = "What the paper leaves open, and what was chosen"
         choice_sheet = Sheet(title, pd.DataFrame({"Choice": choices}))
@@ -145,13 +113,9 @@ class Comparison:
             "Mean difference": table["difference"].map(_format("+.2f")),
             "rms of z": table["rms"].map(_format(".2f")),
             "p": table["p"].map(_format(".2g")),
-            "rms with another method's number": table["rms_of_others"].map(
-                _format(".2f")
-            ),
+            "rms with another method's number": table["rms_of_others"].map(_format(".2f")),
         }
-        return Sheet(
-            "How far from the paper", pd.DataFrame(columns), _Z, lead=True
-        )
+        return Sheet("How far from the paper", pd.DataFrame(columns), _Z, lead=True)
 
     def cell_sheet(self) -> Sheet:
         """Returns the paper's numbers beside ours."""
@@ -163,20 +127,13 @@ class Comparison:
             del table["Metric"]
         heads = {"paper": "Paper", "ours": "Ours"}
         if recipe.also_read:
-            reads = {"ours": self.read} | {
-                read: read for read in recipe.also_read
-            }
-            heads |= {
-                name: f"Ours, {describe_reduction(r).lower()}"
-                for name, r in reads.items()
-            }
+            reads = {"ours": self.read} | {read: read for read in recipe.also_read}
+            heads |= {name: f"Ours, {describe_reduction(r).lower()}" for name, r in reads.items()}
         cells = self.cells.to_dict("records")
         for name, head in heads.items():
             table[head] = [format_number(cell, name) for cell in cells]
         table["Runs"] = [
-            f"{c['runs']} ({c['diverged']} diverged)"
-            if c["diverged"]
-            else str(c["runs"])
+            f"{c['runs']} ({c['diverged']} diverged)" if c["diverged"] else str(c["runs"])
             for c in cells
         ]
         table["Difference"] = self.cells["difference"].map(_format("+.2f"))
@@ -187,16 +144,12 @@ class Comparison:
             _CELLS if self.comparable else _NO_COMPARISON,
         ]
         if recipe.also_read:
-            remarks.append(
-                "Difference, z and claims are of the first reading."
-            )
-        return Sheet(
-            "The paper beside ours", table, " ".join(remarks), lead=True
-        )
+            remarks.append("Difference, z and claims are of the first reading.")
+        return Sheet("The paper beside ours", table, " ".join(remarks), lead=True)
 
     def claims(self) -> pd.DataFrame:
-        """Returns all comparisons that the verdicts rest on; `p_against_holm`
-        is corrected over those of the claim.
+        """Returns all comparisons that the verdicts rest on; `p_against_holm` is corrected over
+        those of the claim.
         """
         frames = [
             evidence.parts.assign(
@@ -208,11 +161,7 @@ class Comparison:
             for text, evidence in self.verdicts
             if len(evidence.parts)
         ]
-        table = (
-            pd.concat(frames)
-            if frames
-            else pd.DataFrame(columns=CLAIM_COLUMNS)
-        )
+        table = pd.concat(frames) if frames else pd.DataFrame(columns=CLAIM_COLUMNS)
         return table.reindex(columns=CLAIM_COLUMNS)
 
 
@@ -222,16 +171,12 @@ def metric_heading(metric: str) -> str:
 
 
 def format_number(cell: Mapping[Any, Any], name: str) -> str:
-    """Returns a mean of a row of `compare_cells`, with its deviation where it
-    is known.
-    """
+    """Returns a mean of a row of `compare_cells`, with its deviation where it is known."""
     mean = cell[f"{name}_mean"]
     deviation = cell[f"{name}_deviation"]
     if math.isnan(mean):
         return "-"
-    return f"{mean:.2f}" + (
-        f" ± {deviation:.2f}" if math.isfinite(deviation) else ""
-    )
+    return f"{mean:.2f}" + (f" ± {deviation:.2f}" if math.isfinite(deviation) else "")
 
 
 def _format(form: str) -> Callable[[float], str]:

@@ -37,15 +37,13 @@ class Results:
         read: str,
         worst: float | None = None,
     ) -> pd.Series:
-        """Returns the number of every run, in the unit of `scale_of`, by the
-        draw of the data and the seed, by which runs of different algorithms
-        are paired.
+        """Returns the number of every run, in the unit of `scale_of`, by the draw of the data and
+        the seed, by which runs of different algorithms are paired.
 
-        A run that has none, because it was stopped as diverging or is not
-        finite, counts as the worst of its task: as the worst of the numbers
-        and initial values of all algorithms. Where the number is not a value
-        of the metric (rounds until something), it is infinite, as that of a
-        run that never gets there.
+        A run that has none, because it was stopped as diverging or is not finite, counts as the
+        worst of its task: as the worst of the numbers and initial values of all algorithms. Where
+        the number is not a value of the metric (rounds until something), it is infinite, as that of
+        a run that never gets there.
 
         Args:
             task: title of the task.
@@ -61,35 +59,24 @@ class Results:
         runs = self.tasks.get(task, [])
         for run in runs:
             if run.label == algorithm and metric not in run.scalars:
-                raise UnknownName.among(
-                    f"metric of {algorithm}", metric, run.scalars
-                )
+                raise UnknownName.among(f"metric of {algorithm}", metric, run.scalars)
         if key not in self._read:
             frame = numbers_frame(runs, {task: read}, [metric])
             self._read[key] = frame.set_index(["draw", "seed"])
         rows = self._read[key]
         if worst is None and rows["lost"].to_numpy().any():
-            self.higher_is_better(
-                metric, read
-            )  # refuses a metric without a direction
+            self.higher_is_better(metric, read)  # refuses a metric without a direction
         rows = rows.loc[rows["method"] == algorithm]
         values: Any = rows["value"].astype(float)
-        return (
-            values
-            if worst is None
-            else values.mask(rows["lost"].astype(bool), worst)
-        )
+        return values if worst is None else values.mask(rows["lost"].astype(bool), worst)
 
     def units(self, values: pd.Series) -> tuple[np.ndarray, str]:
         """Returns the units of statistics, see `units_of`."""
-        return units_of(
-            values.to_numpy(),
-            values.index.get_level_values("draw").to_numpy(),
-        )
+        return units_of(values.to_numpy(), values.index.get_level_values("draw").to_numpy())
 
     def higher_is_better(self, metric: str, read: str = "last") -> bool:
-        """Returns whether a larger number is better. Of rounds and bits until
-        something, and of changes, less is.
+        """Returns whether a larger number is better. Of rounds and bits until something, and of
+        changes, less is.
 
         Args:
             metric: name of the metric.

@@ -1,6 +1,4 @@
-"""Recipes: one table or figure of a paper as a file, with the paper's numbers
-and claims.
-"""
+"""Recipes: one table or figure of a paper as a file, with the paper's numbers and claims."""
 
 import copy
 import functools
@@ -23,35 +21,26 @@ from fedax.experiments.config.toml import (
 from fedax.papers.claims import Claim
 from fedax.results.figures import Figure
 from fedax.results.record import AUDITED
-from fedax.results.tables.reductions import (
-    Reduction,
-    ValueReduction,
-    is_value_reduction,
-)
+from fedax.results.tables.reductions import Reduction, ValueReduction, is_value_reduction
 
 FOLDER = Path(__file__).parent / "recipes"
 """The folder of the package's recipes."""
 SCALES = ("smoke", "small", "paper")
-"""A few rounds to see that it runs; what a laptop does while one waits; the
-paper's own size.
-"""
+"""A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
 
 
 class Variant(Table):
-    """One task of a recipe: its title, and what it changes in the experiment,
-    by dotted path.
-    """
+    """One task of a recipe: its title, and what it changes in the experiment, by dotted path."""
 
     name: str
     set: dict[str, Any] = {}
 
 
 class Scale(Table):
-    """The size at which a recipe is run: changes to the experiment by dotted
-    path, data draws, which variants and algorithms (by their labels; all by
-    default), and how curves are read, where a shorter run has fewer rounds to
-    average. `comparable` is false where the runs are of another model than
-    the paper's: their numbers stand beside the paper's without a comparison.
+    """The size at which a recipe is run: changes to the experiment by dotted path, data draws,
+    which variants and algorithms (by their labels; all by default), and how curves are read, where
+    a shorter run has fewer rounds to average. `comparable` is false where the runs are of another
+    model than the paper's: their numbers stand beside the paper's without a comparison.
     """
 
     set: dict[str, Any] = {}
@@ -63,8 +52,7 @@ class Scale(Table):
 
 
 class Recipe(Table):
-    """A table or figure of a paper, ready to run; files are in the folder
-    `recipes` of the package.
+    """A table or figure of a paper, ready to run; files are in the folder `recipes` of the package.
 
     Args:
         paper: authors, title, where it appeared.
@@ -72,37 +60,33 @@ class Recipe(Table):
         title: of the report.
         metric, read: the numbers compared with the paper, see
             `fedax.papers.numbers.Results.of`.
-        also_read: further readings that tables show beside `read`, values of
-            the metric; claims and cells are judged by `read`.
-        chosen: what the paper leaves open, and what was chosen, a sentence
-            each.
-        draws: seeds of the data; every variant runs on each. Not given: the
-            task's own.
-        select_draws: those of them on which the members of a grid run to be
-            selected; the selected one runs on all. By default all.
+        also_read: further readings that tables show beside `read`, values of the metric; claims and
+            cells are judged by `read`.
+        chosen: what the paper leaves open, and what was chosen, a sentence each.
+        draws: seeds of the data; every variant runs on each. Not given: the task's own.
+        select_draws: those of them on which the members of a grid run to be selected; the selected
+            one runs on all. By default all.
         experiment: the common part, as in an experiment file, without `name`.
         variant: the tasks; the claims and targets name them.
         audit: membership inference beside every variant, as separate tasks
             (`<variant>, membership inference`).
         scale: for each of `smoke`, `small` and `paper`, what it changes.
-        targets: the paper's numbers, by variant and algorithm, `[mean]` or
-            `[mean, deviation]`; accuracies in percent.
-        more_targets: the same of other metrics, by metric; variances of
-            accuracies over clients in squared points.
-        paper_runs: how many runs each of the paper's numbers is of, if it
-            says so.
-        repeats: labels whose targets are again the paper's cells of another
-            label, for another form of the same method.
-        formerly: names of recipes that are now part of this one; their
-            folders count until this one has run with all observers.
-        counted: whether the targets are numbers that no other recipe has; a
-            figure may show those of a table again.
-        not_obtainable: the reason, where the paper's data cannot be had; the
-            recipe then runs on a user's own copy or a stand-in.
+        targets: the paper's numbers, by variant and algorithm, `[mean]` or `[mean, deviation]`;
+            accuracies in percent.
+        more_targets: the same of other metrics, by metric; variances of accuracies over clients in
+            squared points.
+        paper_runs: how many runs each of the paper's numbers is of, if it says so.
+        repeats: labels whose targets are again the paper's cells of another label, for another form
+            of the same method.
+        formerly: names of recipes that are now part of this one; their folders count until this one
+            has run with all observers.
+        counted: whether the targets are numbers that no other recipe has; a figure may show those
+            of a table again.
+        not_obtainable: the reason, where the paper's data cannot be had; the recipe then runs on a
+            user's own copy or a stand-in.
         claim: what the paper says.
         figure: how the results are drawn, as the paper does.
-        ran: the scale, in the copy that a run directory keeps; numbers are
-            compared as at this one.
+        ran: the scale, in the copy that a run directory keeps; numbers are compared as at this one.
     """
 
     paper: str
@@ -117,9 +101,7 @@ class Recipe(Table):
     experiment: dict[str, Any]
     variant: list[Variant] = Field(min_length=1)
     audit: AuditSection | None = None
-    scale: dict[
-        Annotated[str, Field(pattern="^(smoke|small|paper)$")], Scale
-    ] = Field(min_length=3)
+    scale: dict[Annotated[str, Field(pattern="^(smoke|small|paper)$")], Scale] = Field(min_length=3)
     targets: dict[str, dict[str, list[float]]] = {}
     more_targets: dict[str, dict[str, dict[str, list[float]]]] = {}
     paper_runs: int | None = None
@@ -137,8 +119,7 @@ class Recipe(Table):
         """Reads and checks TOML text.
 
         Raises:
-            SpecError: malformed, an unknown key, a value out of range, a name
-                that is not in it.
+            SpecError: malformed, an unknown key, a value out of range, a name that is not in it.
         """
         with spec_errors(name):
             return validate(cls, parse_toml(text, name))
@@ -148,9 +129,7 @@ class Recipe(Table):
         """Refuses names of variants and algorithms that are not there."""
         variants = self.titles
         algorithms = self.algorithms
-        check_names(
-            "repeats", [*self.repeats, *self.repeats.values()], algorithms
-        )
+        check_names("repeats", [*self.repeats, *self.repeats.values()], algorithms)
         for _, task, algorithm in self.cells:
             check_names("targets", [task], variants)
             check_names(f"targets.{task}", [algorithm], algorithms)
@@ -164,8 +143,7 @@ class Recipe(Table):
             check_names(field, part.variants or (), variants)
             check_names(field, part.algorithms or (), algorithms)
         for scale in SCALES:
-            # made only to be checked: errors of a scale show when the recipe
-            # is read
+            # made only to be checked: errors of a scale show when the recipe is read
             self.experiments(scale)
         return self
 
@@ -188,31 +166,19 @@ class Recipe(Table):
     @property
     def algorithms(self) -> list[str]:
         """The labels of all algorithms."""
-        return [
-            section.shown()
-            for section in self._make_experiment(
-                self.variant[0], {}
-            ).algorithm
-        ]
+        return [section.shown() for section in self._make_experiment(self.variant[0], {}).algorithm]
 
     def rivals(self, label: str) -> list[str]:
-        """Returns an algorithm and those that a claim about it can be
-        against: the papers' own, not their other forms.
+        """Returns an algorithm and those that a claim about it can be against: the papers' own, not
+        their other forms.
         """
-        return [
-            name
-            for name in self.algorithms
-            if name == label or name not in self.repeats
-        ]
+        return [name for name in self.algorithms if name == label or name not in self.repeats]
 
     def only(
-        self,
-        scale: str,
-        variants: Sequence[str] = (),
-        algorithms: Sequence[str] = (),
+        self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()
     ) -> "Recipe":
-        """Returns the recipe with some variants or algorithms at one scale;
-        those that the scale has, if none are named.
+        """Returns the recipe with some variants or algorithms at one scale; those that the scale
+        has, if none are named.
 
         >>> [
         ...     e.name
@@ -237,9 +203,7 @@ class Recipe(Table):
         return self.model_copy(update={"scale": self.scale | {scale: size}})
 
     def experiments(self, scale: str) -> list[Experiment]:
-        """Returns the experiments of a scale: every variant on every draw of
-        the data.
-        """
+        """Returns the experiments of a scale: every variant on every draw of the data."""
         size = self.scale[scale]
         draws = self.draws if size.draws is None else size.draws
         experiments = []
@@ -257,26 +221,18 @@ class Recipe(Table):
                     changes.setdefault("read", read)
                 if draw is not None:
                     changes["task.seed"] = draw
-                    # no member runs to be selected there: the one from
-                    # `select_draws` is reported
+                    # no member runs to be selected there: the one from `select_draws` is reported
                     if self.select_draws and draw not in self.select_draws:
                         changes["grid.selects"] = False
                 experiment = self._make_experiment(variant, changes)
                 experiments.append(experiment.only(size.algorithms))
         return experiments
 
-    def _make_experiment(
-        self, variant: Variant, changes: dict[str, Any]
-    ) -> Experiment:
-        sections: dict[str, Any] = {
-            "name": variant.name,
-            **copy.deepcopy(self.experiment),
-        }
+    def _make_experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
+        sections: dict[str, Any] = {"name": variant.name, **copy.deepcopy(self.experiment)}
         # a scale may shorten audits, which plain variants do not have
         changes = {
-            p: v
-            for p, v in changes.items()
-            if "audit" in variant.set or not p.startswith("audit.")
+            p: v for p, v in changes.items() if "audit" in variant.set or not p.startswith("audit.")
         }
         # a scale's value replaces that of the variant
         for path, value in (variant.set | changes).items():
@@ -285,10 +241,7 @@ class Recipe(Table):
 
     def _all_variants(self) -> list[Variant]:
         audits = [
-            Variant(
-                name=v.name + AUDITED,
-                set=v.set | {"audit": self.audit.model_dump()},
-            )
+            Variant(name=v.name + AUDITED, set=v.set | {"audit": self.audit.model_dump()})
             for v in self.variant
             if self.audit
         ]

@@ -1,6 +1,4 @@
-"""Comparisons of methods: means, deviations and paired tests against the
-best, as one frame.
-"""
+"""Comparisons of methods: means, deviations and paired tests against the best, as one frame."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,13 +10,7 @@ import pandas as pd
 from fedax.core import InvalidInput
 from fedax.results.frame import numbers_frame
 from fedax.results.record import Record, by_label, by_task, check_metrics
-from fedax.results.tables.statistics import (
-    LEVEL,
-    deviation_of,
-    effect_of,
-    holm,
-    units_of,
-)
+from fedax.results.tables.statistics import LEVEL, deviation_of, effect_of, holm, units_of
 from fedax.results.tables.summary import column_of, columns_of
 
 WATCHED = ("dissimilarity", "weight_gap")
@@ -31,49 +23,42 @@ def compare_runs(
     metrics: Sequence[str] | None = None,
     selected: Mapping[str, Mapping[str, str]] | None = None,
 ) -> pd.DataFrame:
-    """Compares the methods of each task in each metric: means, and paired
-    tests of all others against the best mean.
+    """Compares the methods of each task in each metric: means, and paired tests of all others
+    against the best mean.
 
-    The means, the choice of the best and the tests rest on the same runs:
-    those whose draw of the data and seed all methods have. Further runs are
-    left out and counted: with them, the method whose seeds happened to be
-    easy would look better. If the methods have no run in common, the means
-    are over each method's own runs, and nothing is compared.
+    The means, the choice of the best and the tests rest on the same runs: those whose draw of the
+    data and seed all methods have. Further runs are left out and counted: with them, the method
+    whose seeds happened to be easy would look better. If the methods have no run in common, the
+    means are over each method's own runs, and nothing is compared.
 
-    Runs are paired by their seed and the draw of the data; of several draws
-    the means over their seeds are compared, and each draw counts alike in the
-    mean. The tests are Student's, or sign tests where a number is infinite,
-    and Holm corrects for their number. Runs without a final value count as
-    the worst of their task. A method all of whose runs diverged is not
-    marked, nor is any where all have the same mean.
+    Runs are paired by their seed and the draw of the data; of several draws the means over their
+    seeds are compared, and each draw counts alike in the mean. The tests are Student's, or sign
+    tests where a number is infinite, and Holm corrects for their number. Runs without a final value
+    count as the worst of their task. A method all of whose runs diverged is not marked, nor is any
+    where all have the same mean.
 
     Args:
         records: the runs.
-        reads: how curves become numbers, by task, see `read_curve`; their
-            last values by default.
+        reads: how curves become numbers, by task, see `read_curve`; their last values by default.
         metrics: which; by default those that reports show.
-        selected: by task and method, the title of what a grid selected and
-            stands for it.
+        selected: by task and method, the title of what a grid selected and stands for it.
 
     Returns:
         A row for each task, metric and method, with the columns
 
-        - `table`, `column`: the heads below which its number stands, with the
-          unit. A table is of a task, and its columns of metrics; of one
-          metric and several tasks it is the reverse.
-        - `task`, `metric`, `read`, `method`; `selected`, empty without a
-          grid. `own`: whether clients of the task have models of their own.
-        - `runs`, `lost`: how many there are, and how many of them have no
-          number; `units`: how many draws of the data, or runs of a single
-          draw; `left_out`: further runs; `diverged`: whether any run did.
-        - `mean`, `deviation`: of the units, in the unit of the column; NaN
-          where all runs are lost, and for the deviation of a single one.
-        - `top`: whether it is the best, or tested and not significantly
-          worse.
-        - `best`: the method with the best mean; `difference`, `low`, `high`:
-          to it, with the 95 % interval, positive where the method is worse;
-          `p`: adjusted; `pairs`, `unit`: how many seeds or draws were tested.
-          Missing for the best itself.
+        - `table`, `column`: the heads below which its number stands, with the unit. A table is of a
+          task, and its columns of metrics; of one metric and several tasks it is the reverse.
+        - `task`, `metric`, `read`, `method`; `selected`, empty without a grid.
+          `own`: whether clients of the task have models of their own.
+        - `runs`, `lost`: how many there are, and how many of them have no number; `units`: how many
+          draws of the data, or runs of a single draw; `left_out`: further runs; `diverged`: whether
+          any run did.
+        - `mean`, `deviation`: of the units, in the unit of the column; NaN where all runs are lost,
+          and for the deviation of a single one.
+        - `top`: whether it is the best, or tested and not significantly worse.
+        - `best`: the method with the best mean; `difference`, `low`, `high`: to it, with the 95 %
+          interval, positive where the method is worse; `p`: adjusted; `pairs`, `unit`: how many
+          seeds or draws were tested. Missing for the best itself.
         - `common`: runs that all methods have; NaN for a single method.
 
     Raises:
@@ -86,34 +71,16 @@ def compare_runs(
     parts = []
     for task, runs in by_task(records).items():
         # runs without any number still have their rows
-        shown = (
-            metrics
-            or [column.metric for column in columns_of(runs)]
-            or ["train_loss"]
-        )
+        shown = metrics or [column.metric for column in columns_of(runs)] or ["train_loss"]
         numbers = numbers_frame(runs, reads, shown)
         # plain arrays: groups of a frame are a hundred times slower
         columns = {name: numbers[name].to_numpy() for name in numbers}
         labels = by_label(runs)
         for metric in shown:
-            rows = _compare(
-                {
-                    name: c[columns["metric"] == metric]
-                    for name, c in columns.items()
-                }
-            )
+            rows = _compare({name: c[columns["metric"] == metric] for name, c in columns.items()})
             title = column_of(metric).head
-            heads = EMPTY | {
-                "table": task,
-                "column": title,
-                "task": task,
-                "metric": metric,
-            }
-            heads["own"] = any(
-                name.startswith("local_")
-                for run in runs
-                for name in run.scalars
-            )
+            heads = EMPTY | {"table": task, "column": title, "task": task, "metric": metric}
+            heads["own"] = any(name.startswith("local_") for run in runs for name in run.scalars)
             for label in labels:
                 chosen = (selected or {}).get(task, {}).get(label, "")
                 names = {"method": label, "selected": chosen}
@@ -149,17 +116,12 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """
     if not rows["metric"].size:
         return {}
-    metric, mode, read = (
-        rows[name][0] for name in ("metric", "mode", "read")
-    )
+    metric, mode, read = (rows[name][0] for name in ("metric", "mode", "read"))
     labels = list(dict.fromkeys(rows["method"]))
     keys = list(zip(rows["draw"], rows["seed"], strict=True))
     pairs = list(dict.fromkeys(keys))
     draws = np.array([draw for draw, _ in pairs])
-    at = (
-        [labels.index(label) for label in rows["method"]],
-        [pairs.index(key) for key in keys],
-    )
+    at = [labels.index(label) for label in rows["method"]], [pairs.index(key) for key in keys]
 
     def table(column: np.ndarray) -> np.ndarray:
         filled = np.zeros((len(labels), len(pairs)), column.dtype)
@@ -167,25 +129,19 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         return filled
 
     # shapes (methods, pairs)
-    values, lost, diverged = (
-        table(rows[name]) for name in ("value", "lost", "diverged")
-    )
+    values, lost, diverged = (table(rows[name]) for name in ("value", "lost", "diverged"))
     present = table(np.ones(len(keys), bool))
     shared = present.all(0)
     used = present & shared if shared.any() else present
 
     # each draw of the data counts alike
-    units = [
-        units_of(values[i, used[i]], draws[used[i]])[0]
-        for i in range(len(labels))
-    ]
+    units = [units_of(values[i, used[i]], draws[used[i]])[0] for i in range(len(labels))]
     means = np.array([numbers.mean() for numbers in units])
     compared: dict[str, dict[str, Any]] = {}
     for i, label in enumerate(labels):
         numbers = values[i, used[i]]
         lost_count = int(lost[i, used[i]].sum())
-        # the worst value of the task stands for a lost run in the tests, but
-        # it is no mean
+        # the worst value of the task stands for a lost run in the tests, but it is no mean
         has_mean = lost_count < len(numbers)
         compared[label] = {
             "read": read,
@@ -207,20 +163,10 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         and np.isfinite(values[i, used[i]]).any()
         and not diverged[i, present[i]].all()
     ]
-    if (
-        not mode
-        or metric in WATCHED
-        or len(labels) < 2
-        or not shared.any()
-        or not ranked
-    ):
+    if not mode or metric in WATCHED or len(labels) < 2 or not shared.any() or not ranked:
         return compared
     # with the sign, smaller is better and a positive difference is worse
-    sign = (
-        1.0
-        if mode == "min" or "_to_" in read or read == "mean_change"
-        else -1.0
-    )
+    sign = 1.0 if mode == "min" or "_to_" in read or read == "mean_change" else -1.0
     # of infinite means, that with most finite numbers
     infinite = (~np.isfinite(values) & used).sum(1)
     best = min(ranked, key=lambda i: (sign * means[i], infinite[i]))
@@ -230,17 +176,12 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         with np.errstate(invalid="ignore"):
             # infinite minus infinite is level
             gaps = np.nan_to_num(
-                sign * (values[i, shared] - values[best, shared]),
-                posinf=math.inf,
-                neginf=-math.inf,
+                sign * (values[i, shared] - values[best, shared]), posinf=math.inf, neginf=-math.inf
             )
         effects[i] = effect_of(*units_of(gaps, draws[shared]))
-    # a single pair tests nothing, so it does not count in the correction
-    # either
+    # a single pair tests nothing, so it does not count in the correction either
     tested = [i for i in others if effects[i].units > 1]
-    adjusted = dict(
-        zip(tested, holm([effects[i].ahead for i in tested]), strict=True)
-    )
+    adjusted = dict(zip(tested, holm([effects[i].ahead for i in tested]), strict=True))
     for i in others:
         compared[labels[i]] |= {
             "best": labels[best],
@@ -255,7 +196,5 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         return compared
     for i in ranked:
         is_level = math.isfinite(means[best]) and means[i] == means[best]
-        compared[labels[i]]["top"] = (
-            i == best or is_level or adjusted.get(i, 0.0) > LEVEL
-        )
+        compared[labels[i]]["top"] = i == best or is_level or adjusted.get(i, 0.0) > LEVEL
     return compared

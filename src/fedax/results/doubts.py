@@ -9,20 +9,15 @@ MARGIN = 0.005
 
 
 def find_doubts(records: Sequence[Record]) -> list[str]:
-    """Returns a sentence for each task whose runs are all equal, none of
-    whose methods is better than always answering the most frequent class, or
-    whose deployed clients may be left out.
+    """Returns a sentence for each task whose runs are all equal, none of whose methods is better
+    than always answering the most frequent class, or whose deployed clients may be left out.
 
-    Runs say the share of that class among the test examples in
-    `settings["majority"]`, if they know it, and how many clients the last
-    metrics are of in the metric `measured_clients`.
+    Runs say the share of that class among the test examples in `settings["majority"]`, if they know
+    it, and how many clients the last metrics are of in the metric `measured_clients`.
     """
     sentences = []
     for task, runs in by_task(records).items():
-        finals = [
-            {name: values[-1] for name, values in run.scalars.items()}
-            for run in runs
-        ]
+        finals = [{name: values[-1] for name, values in run.scalars.items()} for run in runs]
         if len(runs) > 1 and all(final == finals[0] for final in finals):
             sentences.append(
                 f"{task}: all {len(runs)} runs end with the same numbers, so nothing is compared. "
@@ -31,27 +26,15 @@ def find_doubts(records: Sequence[Record]) -> list[str]:
         shares = [(run.settings or {}).get("majority") or 0.0 for run in runs]
         # of the models that clients use, where these are observed
         accuracies = [
-            final.get(
-                "local_accuracy_pooled", final.get("test_accuracy", 1.0)
-            )
-            for final in finals
+            final.get("local_accuracy_pooled", final.get("test_accuracy", 1.0)) for final in finals
         ]
-        if all(
-            a <= share + MARGIN
-            for a, share in zip(accuracies, shares, strict=True)
-        ):
+        if all(a <= share + MARGIN for a, share in zip(accuracies, shares, strict=True)):
             sentences.append(
                 f"{task}: no method is better than always answering the most frequent class, which "
                 f"is right for {100 * shares[0]:.1f} % of the test examples. Bring the features to "
                 "similar ranges, and try other learning rates and more rounds."
             )
-        measured = [
-            final["measured_clients"]
-            for final in finals
-            if "measured_clients" in final
-        ]
+        measured = [final["measured_clients"] for final in finals if "measured_clients" in final]
         if measured:
-            sentences.append(
-                f"{task}: the last metrics are of {min(measured):.0f} clients."
-            )
+            sentences.append(f"{task}: the last metrics are of {min(measured):.0f} clients.")
     return sentences

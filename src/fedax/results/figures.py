@@ -1,6 +1,4 @@
-"""The figures of a recipe: which axes, which panels, and the paper's values
-in them.
-"""
+"""The figures of a recipe: which axes, which panels, and the paper's values in them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,21 +10,12 @@ from pydantic import BaseModel, ConfigDict
 from fedax.core import InvalidInput
 from fedax.results import drawing
 from fedax.results.drawing import Picture
-from fedax.results.frame import (
-    curves_frame,
-    describe_early_ends,
-    numbers_frame,
-)
+from fedax.results.frame import curves_frame, describe_early_ends, numbers_frame
 from fedax.results.record import AUDITED, Record, by_label, check_metrics
 from fedax.results.tables.reductions import Reduction, describe_reduction
 from fedax.results.tables.summary import charts_of
 
-DIMENSIONS = {
-    "variant": "task",
-    "algorithm": "method",
-    "metric": "metric",
-    "x": "axis",
-}
+DIMENSIONS = {"variant": "task", "algorithm": "method", "metric": "metric", "x": "axis"}
 """What divides a figure into panels, with its column in data frames."""
 AXES = {
     "rounds": "round",
@@ -45,19 +34,18 @@ class Figure(BaseModel):
     Args:
         name: of its file.
         title: its heading on the page.
-        x: one or several of `AXES` (curves), or the dotted path of a setting
-            in which the runs differ, such as `task.clients` or
-            `algorithm.gamma` (means against that value, evenly spaced).
+        x: one or several of `AXES` (curves), or the dotted path of a setting in which the runs
+            differ, such as `task.clients` or `algorithm.gamma` (means against that value, evenly
+            spaced).
         x_title: of the horizontal axis, where it is the path of a setting.
         y: the metrics, by default that of the recipe.
         y_title: of the vertical axis, where a panel has several metrics.
         read: how a curve becomes a value, by default as the recipe.
-        panels: the dimensions that divide the figure into panels, of
-            `DIMENSIONS` or paths of settings; everything else is a line. By
-            default variants, metrics and axes for curves, metrics for values.
+        panels: the dimensions that divide the figure into panels, of `DIMENSIONS` or paths of
+            settings; everything else is a line. By default variants, metrics and axes for curves,
+            metrics for values.
         variants, algorithms: only these.
-        log: whether the vertical axis is logarithmic; by default losses and
-            gaps are.
+        log: whether the vertical axis is logarithmic; by default losses and gaps are.
         band: of curves, whether the standard deviation is shown.
     """
 
@@ -82,25 +70,16 @@ class Figure(BaseModel):
         return isinstance(self.x, str) and "." in self.x
 
     def select(self, records: Sequence[Record]) -> list[Record]:
-        """Returns the runs that it shows; an audit with the variant that it
-        is about.
-        """
+        """Returns the runs that it shows; an audit with the variant that it is about."""
         shown = []
         for run in records:
             task = run.task.removesuffix(AUDITED)
             if task != run.task:
-                # its losses and accuracies are those of models that had fewer
-                # examples
-                areas = {
-                    name: run.metrics[name]
-                    for name in run.metrics
-                    if name.startswith("auc")
-                }
+                # its losses and accuracies are those of models that had fewer examples
+                areas = {name: run.metrics[name] for name in run.metrics if name.startswith("auc")}
                 run = dataclasses.replace(run, task=task, metrics=areas)
             is_task = self.variants is None or task in self.variants
-            if is_task and (
-                self.algorithms is None or run.label in self.algorithms
-            ):
+            if is_task and (self.algorithms is None or run.label in self.algorithms):
                 shown.append(run)
         return shown
 
@@ -122,21 +101,13 @@ class Figure(BaseModel):
         """
         runs = self.select(records)
         known = {name for run in runs for name in run.scalars}
-        metrics = [
-            name for name in drawing.listed(self.y or metric) if name in known
-        ]
+        metrics = [name for name in drawing.listed(self.y or metric) if name in known]
         if not metrics:
             return None
-        default = (
-            ["metric"] if self.against_value else ["variant", "metric", "x"]
-        )
+        default = ["metric"] if self.against_value else ["variant", "metric", "x"]
         panels = default if self.panels is None else self.panels
         columns = [DIMENSIONS.get(name, name) for name in panels]
-        lines = [
-            name
-            for name in ("task", "method", "metric")
-            if name not in columns
-        ]
+        lines = [name for name in ("task", "method", "metric") if name not in columns]
         options: dict[str, Any] = {
             "log": self.log,
             "y_title": self.y_title,
@@ -147,9 +118,7 @@ class Figure(BaseModel):
         read = self.read or read
         xs = drawing.listed(self.x)
         if self.against_value:
-            frame = numbers_frame(
-                runs, {run.task: read for run in runs}, metrics
-            )
+            frame = numbers_frame(runs, {run.task: read for run in runs}, metrics)
         else:
             frame = curves_frame(runs, metrics)
             frame["audit"] = ["auc" in runs[i].scalars for i in frame["run"]]
@@ -165,55 +134,32 @@ class Figure(BaseModel):
             lines = [name for name in lines if name != varied]
             frame = frame.dropna(subset=[path])
             options["x_title"] = self.x_title or _title(path)
-            drawn = drawing.against_value(
-                frame, path, lines, columns, **options
-            )
+            drawn = drawing.against_value(frame, path, lines, columns, **options)
             about = f"{describe_reduction(read)}, means of the runs; bars: standard deviation."
             printed = "Diamonds: the paper, with its standard deviation."
         else:
             axes = [_check_axis(frame, name) for name in xs]
-            drawn = drawing.curves(
-                frame,
-                axes,
-                metrics,
-                lines,
-                columns,
-                band=self.band,
-                **options,
-            )
+            drawn = drawing.curves(frame, axes, metrics, lines, columns, band=self.band, **options)
             about = f"Means of the runs{'; bands: standard deviation' * self.band}."
             printed = "Dotted lines: the paper's values."
         is_compared = any(key[0] in metrics for key in paper)
-        texts = [
-            about,
-            printed * is_compared,
-            describe_early_ends(runs),
-            source and f"{source}.",
-        ]
-        return Picture(
-            self.name, drawn, self.title, " ".join(filter(None, texts))
-        )
+        texts = [about, printed * is_compared, describe_early_ends(runs), source and f"{source}."]
+        return Picture(self.name, drawn, self.title, " ".join(filter(None, texts)))
 
 
 def draw_curves(
-    records: Sequence[Record],
-    against: str = "rounds",
-    metrics: Sequence[str] | None = None,
+    records: Sequence[Record], against: str = "rounds", metrics: Sequence[str] | None = None
 ) -> list[Picture]:
-    """Returns one figure per metric, with a panel for every task; by default
-    of those that reports draw.
+    """Returns one figure per metric, with a panel for every task; by default of those that reports
+    draw.
 
     Raises:
-        InvalidInput: an axis that is none of `AXES`, or of which the runs
-            have no record.
+        InvalidInput: an axis that is none of `AXES`, or of which the runs have no record.
         UnknownName: a metric that no run has.
     """
     check_metrics(records, metrics or ())
     metrics = metrics or charts_of(records)
-    drawn = [
-        Figure(name=metric, x=against, y=metric).draw(records)
-        for metric in metrics
-    ]
+    drawn = [Figure(name=metric, x=against, y=metric).draw(records) for metric in metrics]
     return [picture for picture in drawn if picture]
 
 
@@ -223,17 +169,13 @@ def _check_axis(frame: pd.DataFrame, axis: str) -> str:
         raise InvalidInput.of("against", axis, "one of " + ", ".join(AXES))
     column = AXES[axis]
     if column not in frame or frame[column].isna().to_numpy().any():
-        allowed = (
-            f"another axis, as some of these runs have no record of {column}"
-        )
+        allowed = f"another axis, as some of these runs have no record of {column}"
         raise InvalidInput.of("against", axis, allowed)
     return column
 
 
 def _find_setting(run: Record, path: str) -> Any:
-    """Returns a setting of a run, such as `task.clients`; None if it is not
-    known.
-    """
+    """Returns a setting of a run, such as `task.clients`; None if it is not known."""
     table, _, key = path.partition(".")
     return (run.settings or {}).get(table, {}).get(key)
 

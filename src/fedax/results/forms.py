@@ -47,10 +47,7 @@ def format_tables(comparison: pd.DataFrame, form: str) -> str:
         raise UnknownName.among("form", form, FORMS)
     if form == "csv":
         return to_csv(comparison)
-    return "\n\n".join(
-        _WRITERS[form](title, rows)
-        for title, rows in tables_of(comparison).items()
-    )
+    return "\n\n".join(_WRITERS[form](title, rows) for title, rows in tables_of(comparison).items())
 
 
 def tables_of(comparison: pd.DataFrame) -> dict[str, list[Row]]:
@@ -62,24 +59,16 @@ def tables_of(comparison: pd.DataFrame) -> dict[str, list[Row]]:
 
 
 def note_of(table: Sequence[Row]) -> str:
-    """Returns what the numbers of a table are, what marks mean, and what was
-    left out.
-    """
+    """Returns what the numbers of a table are, what marks mean, and what was left out."""
     rows = [row for row in table if row["runs"]]
     counts = [row["runs"] for row in rows]
     fewest = min(counts, default=1)
     most = max(counts, default=1)
-    runs = (
-        counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
-    )
+    runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
     sentences = ["Single runs."]
     if most > 1:
         draws = max(row["units"] for row in rows)
-        units = (
-            f"{counted(draws, 'draw')} of the data, of {runs}"
-            if draws < most
-            else runs
-        )
+        units = f"{counted(draws, 'draw')} of the data, of {runs}" if draws < most else runs
         sentences = [f"Means and sample standard deviations over {units}."]
     pairs = sorted({row["unit"] for row in rows if not math.isnan(row["p"])})
     is_marked = any(row["top"] for row in rows)
@@ -97,8 +86,7 @@ def note_of(table: Sequence[Row]) -> str:
         sentences.append(
             "Test accuracy is the global model's; a method without own models has it as theirs."
         )
-    # by sentence the columns that it is about, because it is mostly the same
-    # for all of them
+    # by sentence the columns that it is about, because it is mostly the same for all of them
     about: dict[str, dict[str, None]] = {}
     for row in rows:
         sentence = (
@@ -111,28 +99,19 @@ def note_of(table: Sequence[Row]) -> str:
             about.setdefault(sentence, {})[row["column"]] = None
     for sentence, columns in about.items():
         everywhere = len(columns) == len({row["column"] for row in rows})
-        sentences.append(
-            sentence if everywhere else f"{', '.join(columns)}: {sentence}"
-        )
+        sentences.append(sentence if everywhere else f"{', '.join(columns)}: {sentence}")
     if most > 1:
-        sentences.append(
-            "Runs without a final value count as the worst of their task."
-        )
+        sentences.append("Runs without a final value count as the worst of their task.")
     selected: dict[str, dict[str, None]] = {}
     for row in rows:
         if row["selected"] not in ("", row["method"]):
             selected.setdefault(row["task"], {})[row["selected"]] = None
-    sentences += [
-        f"Selected for {task}: {'; '.join(each)}."
-        for task, each in selected.items()
-    ]
+    sentences += [f"Selected for {task}: {'; '.join(each)}." for task, each in selected.items()]
     return " ".join(sentences)
 
 
 def number_text(row: Row, sign: str = " ± ") -> str:
-    """Returns the mean of a row of a comparison with its deviation, or why
-    there is none.
-    """
+    """Returns the mean of a row of a comparison with its deviation, or why there is none."""
     if math.isnan(row["mean"]):
         return _lost_text(row)
     if math.isinf(row["mean"]):
@@ -141,37 +120,22 @@ def number_text(row: Row, sign: str = " ± ") -> str:
 
 
 def cell_text(row: Row) -> str:
-    """Returns the number of a row of a comparison, and how many of its runs
-    have none.
-    """
+    """Returns the number of a row of a comparison, and how many of its runs have none."""
     return number_text(row) + _lost_note(row)
 
 
 def _lost_note(row: Row) -> str:
-    return (
-        f" ({_lost_text(row)})"
-        if row["lost"] and not math.isnan(row["mean"])
-        else ""
-    )
+    return f" ({_lost_text(row)})" if row["lost"] and not math.isnan(row["mean"]) else ""
 
 
 def _lost_text(row: Row) -> str:
     word = "diverged" if row["diverged"] else "not finite"
-    # of a metric without a direction, a mean without the lost runs would be
-    # too good
-    return (
-        f"{row['lost']} of {row['runs']} {word}"
-        if 0 < row["lost"] < row["runs"]
-        else word
-    )
+    # of a metric without a direction, a mean without the lost runs would be too good
+    return f"{row['lost']} of {row['runs']} {word}" if 0 < row["lost"] < row["runs"] else word
 
 
-def grid_of(
-    rows: Sequence[Row], cell: Callable[[Row], T], empty: T
-) -> list[list[str | T]]:
-    """Returns the head and the rows of a table: the titles of columns and
-    rows, and cells.
-    """
+def grid_of(rows: Sequence[Row], cell: Callable[[Row], T], empty: T) -> list[list[str | T]]:
+    """Returns the head and the rows of a table: the titles of columns and rows, and cells."""
     columns = dict.fromkeys(row["column"] for row in rows)
     texts: dict[str, dict[str, T]] = {}
     for row in rows:
@@ -185,22 +149,12 @@ def grid_of(
 
 
 def to_text(title: str, table: Sequence[Row]) -> str:
-    """Formats a table for terminals: the best and those level with it have a
-    star.
-    """
+    """Formats a table for terminals: the best and those level with it have a star."""
     # without the star two spaces keep the numbers below each other
-    rows = grid_of(
-        table,
-        lambda row: cell_text(row) + (" *" if row["top"] else "  "),
-        "-",
-    )
-    width, *widths = [
-        max(map(len, column)) for column in zip(*rows, strict=True)
-    ]
+    rows = grid_of(table, lambda row: cell_text(row) + (" *" if row["top"] else "  "), "-")
+    width, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join(
-            [first.ljust(width), *map(str.rjust, cells, widths)]
-        ).rstrip()
+        "  ".join([first.ljust(width), *map(str.rjust, cells, widths)]).rstrip()
         for first, *cells in rows
     ]
     return "\n".join([title, *lines, note_of(table).replace("Bold", "*")])
@@ -209,9 +163,7 @@ def to_text(title: str, table: Sequence[Row]) -> str:
 def to_markdown(title: str, table: Sequence[Row]) -> str:
     """Formats a table in Markdown."""
     head, *rows = grid_of(
-        table,
-        lambda row: f"**{cell_text(row)}**" if row["top"] else cell_text(row),
-        "-",
+        table, lambda row: f"**{cell_text(row)}**" if row["top"] else cell_text(row), "-"
     )
     rule = ["---", *["---:"] * (len(head) - 1)]
     lines = [
@@ -222,20 +174,14 @@ def to_markdown(title: str, table: Sequence[Row]) -> str:
 
 
 def to_latex(title: str, table: Sequence[Row]) -> str:
-    """Formats a table for LaTeX with the package booktabs, and its note below
-    it.
-    """
+    """Formats a table for LaTeX with the package booktabs, and its note below it."""
 
     def cell(row: Row) -> str:
         number = number_text(row, r" \pm ")
         if math.isfinite(row["mean"]):
             # 3.1e-07 would be typeset as a product with the letter e
-            number = _EXPONENT.sub(
-                lambda m: rf" \times 10^{{{int(m[1])}}}", number
-            )
-            number = (
-                rf"$\mathbf{{{number}}}$" if row["top"] else f"${number}$"
-            )
+            number = _EXPONENT.sub(lambda m: rf" \times 10^{{{int(m[1])}}}", number)
+            number = rf"$\mathbf{{{number}}}$" if row["top"] else f"${number}$"
         elif row["top"]:
             number = rf"\textbf{{{number}}}"
         return number + _lost_note(row)
@@ -244,52 +190,30 @@ def to_latex(title: str, table: Sequence[Row]) -> str:
     style = pd.DataFrame(rows, columns=head).style.hide(axis="index")
     # the cells are LaTeX already
     style.format(_escape, subset=head[:1]).format_index(_escape, axis=1)
-    text = style.to_latex(
-        hrules=True, column_format="l" + "r" * (len(head) - 1)
-    )
+    text = style.to_latex(hrules=True, column_format="l" + "r" * (len(head) - 1))
     note = _escape(note_of(table))
-    return (
-        f"% {title}\n{text}\\par\\smallskip\n{{\\footnotesize {note}\\par}}"
-    )
+    return f"% {title}\n{text}\\par\\smallskip\n{{\\footnotesize {note}\\par}}"
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def _escape(text: str) -> str:
-    """Returns a text with the signs that LaTeX reads otherwise as it prints
-    them.
-    """
-    return re.sub(
-        r"[\\#$%&_{}~^]",
-        lambda sign: _LATEX.get(sign[0], f"\\{sign[0]}"),
-        text,
-    )
+    """Returns a text with the signs that LaTeX reads otherwise as it prints them."""
+    return re.sub(r"[\\#$%&_{}~^]", lambda sign: _LATEX.get(sign[0], f"\\{sign[0]}"), text)
 
 
 def to_csv(comparison: pd.DataFrame) -> str:
-    """Formats all tables as one CSV table, with a line for each method and
-    column; heads name the units.
+    """Formats all tables as one CSV table, with a line for each method and column; heads name the
+    units.
     """
     rows = comparison.assign(top=comparison["top"].astype(int))
     # by method, and of each the columns
     order = rows.groupby(["table", "method"], sort=False).ngroup()
     rows = rows.loc[order.sort_values(kind="stable").index]
     rows = rows[rows["runs"] > 0]
-    heads = [
-        name
-        for name in CSV_HEADS
-        if name != "selected" or rows["selected"].any()
-    ]
-    return (
-        rows[heads]
-        .rename(columns=CSV_HEADS)
-        .to_csv(index=False, float_format="%.9g")
-    )
+    heads = [name for name in CSV_HEADS if name != "selected" or rows["selected"].any()]
+    return rows[heads].rename(columns=CSV_HEADS).to_csv(index=False, float_format="%.9g")
 
 
 _WRITERS = {"text": to_text, "latex": to_latex, "markdown": to_markdown}

@@ -1,6 +1,4 @@
-"""Runs as data frames of pandas: a row for each observation of a run, or each
-of its numbers.
-"""
+"""Runs as data frames of pandas: a row for each observation of a run, or each of its numbers."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -17,16 +15,13 @@ from fedax.results.tables.reductions import is_value_reduction, read_curve
 from fedax.results.tables.summary import scale_of
 
 
-def curves_frame(
-    records: Sequence[Record], metrics: Sequence[str] | None = None
-) -> pd.DataFrame:
+def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None) -> pd.DataFrame:
     """Returns a row for each observation of each run.
 
-    Columns: `task`, `method` (its label), `seed`, `draw`, `run` (position in
-    `records`), `lost` (see `is_lost`), `round`, `seconds`, `bits`; `hours`
-    and `joules` on the virtual clock, and `gradients`, where any run has
-    them; the metrics, in the unit in which they are recorded. NaN where a run
-    has no such number. `attrs["modes"]` are the directions that runs state.
+    Columns: `task`, `method` (its label), `seed`, `draw`, `run` (position in `records`), `lost`
+    (see `is_lost`), `round`, `seconds`, `bits`; `hours` and `joules` on the virtual clock, and
+    `gradients`, where any run has them; the metrics, in the unit in which they are recorded. NaN
+    where a run has no such number. `attrs["modes"]` are the directions that runs state.
 
     Args:
         records: the runs.
@@ -51,43 +46,26 @@ def curves_frame(
             if name in RUN_COLUMNS and values is not None
         }
         parts.append(pd.DataFrame(columns | known | run.scalars))
-    frame = (
-        pd.concat(parts, ignore_index=True)
-        if parts
-        else pd.DataFrame(columns=RUN_COLUMNS)
-    )
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=RUN_COLUMNS)
     about = [name for name in RUN_COLUMNS if name in frame]
     names = list(dict.fromkeys([*about, *(metrics or frame)]))
-    frame = frame.reindex(columns=names).astype(
-        dict.fromkeys(names[7:], float)
-    )
+    frame = frame.reindex(columns=names).astype(dict.fromkeys(names[7:], float))
     frame.attrs["modes"] = {
-        name: mode
-        for run in records
-        for name, mode in (run.modes or {}).items()
+        name: mode for run in records for name, mode in (run.modes or {}).items()
     }
     return frame
 
 
 def curves_csv(records: Sequence[Record]) -> str:
-    """Returns all scalar metrics of all runs as one long table: one row per
-    run and observation. Heads name units. A number that is not finite or not
-    there is an empty cell.
+    """Returns all scalar metrics of all runs as one long table: one row per run and observation.
+    Heads name units. A number that is not finite or not there is an empty cell.
     """
-    frame = curves_frame(records).drop(
-        columns=["run", "lost", "gradients"], errors="ignore"
-    )
-    heads = {
-        "method": "algorithm",
-        "hours": "clock_seconds",
-        "joules": "clock_joules",
-    }
+    frame = curves_frame(records).drop(columns=["run", "lost", "gradients"], errors="ignore")
+    heads = {"method": "algorithm", "hours": "clock_seconds", "joules": "clock_joules"}
     frame = frame.astype({"bits": int}).rename(columns=heads)
     if "clock_seconds" in frame:
         frame["clock_seconds"] *= 3600
-    return frame.rename(columns=column_name).to_csv(
-        index=False, float_format="%.9g"
-    )
+    return frame.rename(columns=column_name).to_csv(index=False, float_format="%.9g")
 
 
 def numbers_frame(
@@ -95,76 +73,44 @@ def numbers_frame(
     reads: Mapping[str, str] | None = None,
     metrics: Collection[str] | None = None,
 ) -> pd.DataFrame:
-    """Returns a row for each run and scalar metric, with the number that its
-    curve is reduced to.
+    """Returns a row for each run and scalar metric, with the number that its curve is reduced to.
 
-    A run without a number, see `read_run`, counts as the worst of its task:
-    of all runs' numbers and initial values. The worst is infinite where the
-    number is no value of the metric (rounds until something, which such a run
-    does not reach, or changes), and NaN for a metric without a direction.
+    A run without a number, see `read_run`, counts as the worst of its task: of all runs' numbers
+    and initial values. The worst is infinite where the number is no value of the metric (rounds
+    until something, which such a run does not reach, or changes), and NaN for a metric without a
+    direction.
 
-    Columns: `task`, `method`, `draw`, `seed`, `run` (position in `records`),
-    `diverged`, `metric`, `mode` (its direction, empty if unknown), `read`
-    (the reduction), `value` in the unit of `scale_of`, and `lost`, whether
-    the run has none.
+    Columns: `task`, `method`, `draw`, `seed`, `run` (position in `records`), `diverged`, `metric`,
+    `mode` (its direction, empty if unknown), `read` (the reduction), `value` in the unit of
+    `scale_of`, and `lost`, whether the run has none.
 
     Args:
         records: the runs.
-        reads: reductions by task, see `read_curve`; the last values by
-            default. Epsilon is always what a run has spent by its end.
+        reads: reductions by task, see `read_curve`; the last values by default. Epsilon is always
+            what a run has spent by its end.
         metrics: which; all by default.
     """
     positions = {id(run): position for position, run in enumerate(records)}
     rows: list[tuple[Any, ...]] = []
     for task, runs in by_task(records).items():
-        names = metrics or list(
-            dict.fromkeys(name for run in runs for name in run.scalars)
-        )
+        names = metrics or list(dict.fromkeys(name for run in runs for name in run.scalars))
         for metric in names:
-            read = (
-                "last"
-                if metric == "epsilon"
-                else (reads or {}).get(task, "last")
-            )
+            read = "last" if metric == "epsilon" else (reads or {}).get(task, "last")
             measured = [run for run in runs if metric in run.scalars]
             mode = mode_of(metric, [run.modes for run in runs])
-            values = np.array(
-                [read_run(run, metric, read, mode) for run in measured]
-            )
+            values = np.array([read_run(run, metric, read, mode) for run in measured])
             lost = np.isnan(values)
             if lost.any():
-                firsts = [
-                    float(run.scalars[metric][0]) * scale_of(metric)
-                    for run in measured
-                ]
-                values = np.where(
-                    lost,
-                    _worst_number([*values, *firsts], read, mode),
-                    values,
-                )
-            for run, value, is_lost in zip(
-                measured, values, lost, strict=True
-            ):
-                about = (
-                    task,
-                    run.label,
-                    run.draw,
-                    run.seed,
-                    positions[id(run)],
-                    run.diverged,
-                )
-                rows.append(
-                    (*about, metric, mode or "", read, value, is_lost)
-                )
+                firsts = [float(run.scalars[metric][0]) * scale_of(metric) for run in measured]
+                values = np.where(lost, _worst_number([*values, *firsts], read, mode), values)
+            for run, value, is_lost in zip(measured, values, lost, strict=True):
+                about = task, run.label, run.draw, run.seed, positions[id(run)], run.diverged
+                rows.append((*about, metric, mode or "", read, value, is_lost))
     heads = ["task", "method", "draw", "seed", "run", "diverged"]
-    return pd.DataFrame(
-        rows, columns=[*heads, "metric", "mode", "read", "value", "lost"]
-    )
+    return pd.DataFrame(rows, columns=[*heads, "metric", "mode", "read", "value", "lost"])
 
 
-def _worst_number(
-    known: Sequence[float], read: str, mode: Mode | None
-) -> float:
+def _worst_number(known: Sequence[float], read: str, mode: Mode | None) -> float:
     if "_to_" in read or read == "mean_change":
         return math.inf
     if mode is None:
@@ -175,8 +121,8 @@ def _worst_number(
 def read_run(run: Record, metric: str, read: str, mode: Mode | None) -> float:
     """Returns the number of a run in the unit of `scale_of`.
 
-    NaN if it has none: a stop rule found that it diverged, or something was
-    not finite, and the reading is not `best_observed`.
+    NaN if it has none: a stop rule found that it diverged, or something was not finite, and the
+    reading is not `best_observed`.
 
     Args:
         run: the run.
@@ -185,8 +131,7 @@ def read_run(run: Record, metric: str, read: str, mode: Mode | None) -> float:
         mode: the direction of the metric.
 
     Raises:
-        InvalidInput: a reduction that needs a direction or a clock, of a run
-            without one.
+        InvalidInput: a reduction that needs a direction or a clock, of a run without one.
     """
     if is_lost(run) and read != "best_observed":
         return math.nan
@@ -196,39 +141,29 @@ def read_run(run: Record, metric: str, read: str, mode: Mode | None) -> float:
     curve = np.asarray(run.scalars[metric], float) * scale_of(metric)
     value = read_curve(curve, _positions(run, read), read, mode == "max")
     # infinite rounds are a number (never), an infinite loss is none
-    return (
-        value
-        if math.isfinite(value) or not is_value_reduction(read)
-        else math.nan
-    )
+    return value if math.isfinite(value) or not is_value_reduction(read) else math.nan
 
 
 def is_lost(run: Record) -> bool:
-    """Returns whether a run has no final value: a stop rule found that it
-    diverged, or something was not finite.
+    """Returns whether a run has no final value: a stop rule found that it diverged, or something
+    was not finite.
     """
     return run.outcome.kind in ("diverged", "non-finite")
 
 
 def describe_early_ends(runs: Sequence[Record]) -> str:
-    """Returns a sentence about runs that ended before the others, empty if
-    none did.
-    """
+    """Returns a sentence about runs that ended before the others, empty if none did."""
     ends = {int(run.rounds[-1]) for run in runs}
     lost = sum(map(is_lost, runs))
     if len(ends) < 2 and not lost:
         return ""
-    diverged = (
-        f"; the {lost} that diverged count as the worst from there"
-        if lost
-        else ""
-    )
+    diverged = f"; the {lost} that diverged count as the worst from there" if lost else ""
     return f"A run that ended early keeps its last value{diverged}."
 
 
 def _positions(run: Record, read: str) -> np.ndarray:
-    """Returns the positions of a run's observations in the unit of
-    `<unit>_to_<x>`, in rounds for other reductions.
+    """Returns the positions of a run's observations in the unit of `<unit>_to_<x>`, in rounds for
+    other reductions.
     """
     unit, _, level = read.partition("_to_")
     positions = spent_of(run)[unit] if level else run.rounds
@@ -239,9 +174,7 @@ def _positions(run: Record, read: str) -> np.ndarray:
 
 
 def spent_of(run: Record) -> dict[str, np.ndarray | None]:
-    """Returns what a run had spent at its observations, by unit; None where
-    it is not known.
-    """
+    """Returns what a run had spent at its observations, by unit; None where it is not known."""
     return {
         "rounds": run.rounds,
         "gradients": run.gradients,

@@ -20,13 +20,10 @@ THEME = {
     "c6": ("#646b73", "#b4bcc6"),
     "c7": ("#a11d33", "#ff7f8f"),
 }
-"""Colours on light and on dark ground, by their names in style sheets. Those
-of lines differ in hue and lightness, also for people with colour blindness,
-and keep a contrast of 3:1.
+"""Colours on light and on dark ground, by their names in style sheets. Those of lines differ in hue
+and lightness, also for people with colour blindness, and keep a contrast of 3:1.
 """
-COLOURS = tuple(
-    light for name, (light, _) in THEME.items() if re.fullmatch(r"c\d", name)
-)
+COLOURS = tuple(light for name, (light, _) in THEME.items() if re.fullmatch(r"c\d", name))
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -57,9 +54,9 @@ class Look(NamedTuple):
 
 
 def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
-    """Returns the look of every label, in their order: the next of the
-    colours that the fewest have. A label that goes on after an earlier one,
-    such as a form of a method, has the colour of that one with another dash.
+    """Returns the look of every label, in their order: the next of the colours that the fewest
+    have. A label that goes on after an earlier one, such as a form of a method, has the colour of
+    that one with another dash.
 
     >>> looks = choose_looks(["FedBC", "FedAvg", "FedBC as released"])
     >>> looks["FedBC"], looks["FedBC as released"]
@@ -68,11 +65,7 @@ def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
     looks: dict[str, Look] = {}
     forms = [0] * len(COLOURS)
     for label in dict.fromkeys(labels):
-        known = [
-            looks[name].hue
-            for name in looks
-            if re.match(rf"{re.escape(name)}\W", label)
-        ]
+        known = [looks[name].hue for name in looks if re.match(rf"{re.escape(name)}\W", label)]
         hue = known[0] if known else forms.index(min(forms))
         looks[label] = Look(hue, forms[hue])
         forms[hue] += 1

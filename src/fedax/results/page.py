@@ -1,5 +1,5 @@
-"""One self-contained HTML page: it opens without a network and without
-scripts, follows the system's light or dark, and fits a phone.
+"""One self-contained HTML page: it opens without a network and without scripts, follows the
+system's light or dark, and fits a phone.
 """
 # pandas states columns and groups of a frame as unions that nothing narrows
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -27,8 +27,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Sheet(NamedTuple):
     """A further table: a title, a frame of texts, and a line below it.
 
-    The words of verdicts (holds, does not hold, undecided, selected) are
-    shown as such; a `lead` stands before the charts.
+    The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead`
+    stands before the charts.
     """
 
     title: str
@@ -43,15 +43,14 @@ class Page(NamedTuple):
     Args:
         title: its heading.
         summary: one line below it.
-        records: the runs; tasks and algorithms appear in the order of their
-            first run.
+        records: the runs; tasks and algorithms appear in the order of their first run.
         notes: one line about a task, by the task's title.
         settings: TOML texts by name, folded.
         versions: versions by package, folded.
         sheets: further tables, after the tasks.
         pictures: figures, before the tasks.
-        reads: how the curves of a task become the numbers of its table, by
-            the task's title; the final values by default.
+        reads: how the curves of a task become the numbers of its table, by the task's title; the
+            final values by default.
         selected: of grids, see `compare_runs`.
     """
 
@@ -104,10 +103,7 @@ def render(page: Page) -> str:
     return environment.get_template("page.html").render(
         page=page,
         axes=axes,
-        tasks=[
-            _describe_task(page, title, runs, order, axes)
-            for title, runs in tasks.items()
-        ],
+        tasks=[_describe_task(page, title, runs, order, axes) for title, runs in tasks.items()],
         looks=choose_looks(order),
         theme=THEME,
         svg=to_svg,
@@ -115,35 +111,19 @@ def render(page: Page) -> str:
 
 
 def _describe_task(
-    page: Page,
-    title: str,
-    runs: Sequence[Record],
-    order: Sequence[str],
-    axes: Iterable[str],
+    page: Page, title: str, runs: Sequence[Record], order: Sequence[str], axes: Iterable[str]
 ) -> dict[str, Any]:
     columns = columns_of(runs)
     labels = by_label(runs)
-    compared = compare_runs(runs, page.reads, selected=page.selected).to_dict(
-        "records"
-    )
+    compared = compare_runs(runs, page.reads, selected=page.selected).to_dict("records")
     has_several_runs = any(len(own) > 1 for own in labels.values())
     frame = curves_frame(runs)
-    options: dict[str, Any] = {
-        "order": order,
-        "lines": len(labels),
-        "on_page": True,
-        "col": [],
-    }
+    options: dict[str, Any] = {"order": order, "lines": len(labels), "on_page": True, "col": []}
     charts: list[tuple[str, str, Mapping[str, Any]]] = [
         (
             column.title,
-            "mean of the runs, ± one standard deviation"
-            if has_several_runs
-            else "",
-            {
-                axis: drawing.curves(frame, axis, column.metric, **options)
-                for axis in axes
-            },
+            "mean of the runs, ± one standard deviation" if has_several_runs else "",
+            {axis: drawing.curves(frame, axis, column.metric, **options) for axis in axes},
         )
         for column in columns
         if column.chart
@@ -152,9 +132,7 @@ def _describe_task(
     if has_several_runs:
         caption += " Bands stay within the range of the runs."
     privacy = PRIVACY if any("epsilon" in run.metrics for run in runs) else ""
-    _, *rows = grid_of(
-        compared, lambda row: (cell_text(row), row["top"]), ("-", False)
-    )
+    _, *rows = grid_of(compared, lambda row: (cell_text(row), row["top"]), ("-", False))
     about = describe_methods(runs)
     heads = {row["column"]: ABOUT.get(row["metric"], "") for row in compared}
     return {
@@ -169,19 +147,14 @@ def _describe_task(
 
 
 def describe_methods(runs: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Returns by method the number of its runs, their rounds, and how they
-    ended.
-    """
+    """Returns by method the number of its runs, their rounds, and how they ended."""
     return {
         label: {
             "method": label,
             "runs": len(own),
             "rounds": max(int(run.rounds[-1]) for run in own),
             "outcome": describe_endings(own),
-            "ok": not any(
-                run.diverged or run.outcome.kind == "interrupted"
-                for run in own
-            ),
+            "ok": not any(run.diverged or run.outcome.kind == "interrupted" for run in own),
         }
         for label, own in by_label(runs).items()
     }

@@ -27,24 +27,21 @@ class Record:
         draw: seed of the data.
         rounds: rounds completed at each observation, shape (observations,).
         seconds: wall time since the start, shape (observations,).
-        bits: traffic so far, both directions, all participants, shape
-            (observations,).
+        bits: traffic so far, both directions, all participants, shape (observations,).
         metrics: by name, first axis (observations,).
         outcome: how it ended.
-        gradients: expected minibatch gradients of one client so far, shape
-            (observations,); None if not known.
-        settings: the configuration that it was made with, as plain values;
-            None if not known.
-        versions: of the libraries and the machine that it was made with, and
-            JAX's settings; None if not known.
+        gradients: expected minibatch gradients of one client so far, shape (observations,); None if
+            not known.
+        settings: the configuration that it was made with, as plain values; None if not known.
+        versions: of the libraries and the machine that it was made with, and JAX's settings; None
+            if not known.
         clients: the names of the clients, None if they have none.
-        modes: directions of metrics, as far as the built-in observers do not
-            state them; None if there are none.
-        time, energy: seconds and joules so far on the virtual clock, shape
-            (observations,); None without devices.
-        models: by name (`""` is the final one), the arrays of models that are
-            to be kept in files beside the record; empty in a record that is
-            read.
+        modes: directions of metrics, as far as the built-in observers do not state them; None if
+            there are none.
+        time, energy: seconds and joules so far on the virtual clock, shape (observations,); None
+            without devices.
+        models: by name (`""` is the final one), the arrays of models that are to be kept in files
+            beside the record; empty in a record that is read.
     """
 
     task: str
@@ -68,17 +65,11 @@ class Record:
     )
 
     def __post_init__(self) -> None:
-        """Writes control characters of names out, which may come from files
-        of others.
-        """
+        """Writes control characters of names out, which may come from files of others."""
         clients = self.clients and [printable(name) for name in self.clients]
-        metrics = {
-            printable(name): values for name, values in self.metrics.items()
-        }
+        metrics = {printable(name): values for name, values in self.metrics.items()}
         names = {"task": printable(self.task), "label": printable(self.label)}
-        for name, value in (
-            names | {"metrics": metrics, "clients": clients}
-        ).items():
+        for name, value in (names | {"metrics": metrics, "clients": clients}).items():
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -92,13 +83,12 @@ class Record:
         draw: int = 0,
         gradients: float | None = None,
     ) -> "Record":
-        """Returns the record of a finished run; `gradients` are the expected
-        minibatch gradients of one client and round.
+        """Returns the record of a finished run; `gradients` are the expected minibatch gradients of
+        one client and round.
 
-        Where clients were left out, the metric `dropped` says how many
-        uploads so far. The value `gap` of methods that step along the
-        shortest combination is the metric `frank_wolfe_gap`, of the last
-        round before each observation.
+        Where clients were left out, the metric `dropped` says how many uploads so far. The value
+        `gap` of methods that step along the shortest combination is the metric `frank_wolfe_gap`,
+        of the last round before each observation.
         """
         rounds = history.rounds
         logged = history.logged
@@ -107,17 +97,13 @@ class Record:
         counted: dict[str, np.ndarray] = {}
         if "dropped" in logged:
             # client numbers by round, filled up with -1
-            counted["dropped"] = np.cumsum(
-                [0, *(logged["dropped"] >= 0).sum(1)]
-            ).astype(float)
+            counted["dropped"] = np.cumsum([0, *(logged["dropped"] >= 0).sum(1)]).astype(float)
         if np.ndim(logged.get("gap", 0)) == 1:
             # there is no gap before the first round
             counted["frank_wolfe_gap"] = np.array([np.nan, *logged["gap"]])
         # only what the built-in observers do not state
         modes: dict[str, Mode] = {
-            name: mode
-            for name, mode in details.modes.items()
-            if mode_of(name) != mode
+            name: mode for name, mode in details.modes.items() if mode_of(name) != mode
         }
         return cls(
             task=task,
@@ -127,8 +113,7 @@ class Record:
             rounds=rounds,
             seconds=history.seconds,
             bits=history.bits.cumulative[rounds],
-            metrics=history.metrics
-            | {name: values[rounds] for name, values in counted.items()},
+            metrics=history.metrics | {name: values[rounds] for name, values in counted.items()},
             outcome=history.outcome,
             gradients=None if gradients is None else rounds * gradients,
             settings=details.settings,
@@ -141,20 +126,16 @@ class Record:
     @property
     def scalars(self) -> dict[str, np.ndarray]:
         """The metrics that are one number per observation."""
-        return {
-            name: values
-            for name, values in self.metrics.items()
-            if values.ndim == 1
-        }
+        return {name: values for name, values in self.metrics.items() if values.ndim == 1}
 
     @property
     def diverged(self) -> bool:
-        """Whether the run diverged: it was stopped for that, is not finite,
-        or ended above its initial training loss.
+        """Whether the run diverged: it was stopped for that, is not finite, or ended above its
+        initial training loss.
 
-        Tables, grids, claims and summaries count runs by this. What such a
-        run is worth in a metric is another question: one that has a final
-        value counts with it, one that has none as the worst of its task.
+        Tables, grids, claims and summaries count runs by this. What such a run is worth in a metric
+        is another question: one that has a final value counts with it, one that has none as the
+        worst of its task.
         """
         losses = self.metrics.get("train_loss")
         # `not <=` rather than `>`, so that NaN counts as risen
@@ -163,15 +144,11 @@ class Record:
 
     @property
     def ending(self) -> str:
-        """The end of the run: `ok`, `diverged`, `interrupted`, with the round
-        where it is known.
-        """
+        """The end of the run: `ok`, `diverged`, `interrupted`, with the round where it is known."""
         if self.outcome.ok and self.diverged:
             return "diverged: above its initial loss"
         return (
-            f"diverged: {self.outcome}"
-            if self.outcome.kind == "non-finite"
-            else str(self.outcome)
+            f"diverged: {self.outcome}" if self.outcome.kind == "non-finite" else str(self.outcome)
         )
 
 
@@ -201,9 +178,7 @@ def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
     return _group(records, lambda record: record.task)
 
 
-def _group(
-    records: Iterable[Record], key: Callable[[Record], str]
-) -> dict[str, list[Record]]:
+def _group(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)

@@ -1,5 +1,5 @@
-"""Runs in Python: a table, a figure and a page of one, as `History` shows
-itself, and a page of several.
+"""Runs in Python: a table, a figure and a page of one, as `History` shows itself, and a page of
+several.
 """
 
 import html
@@ -22,8 +22,8 @@ from fedax.utils.files import write
 
 
 def plot(history: History, *metrics: str) -> Any:
-    """Plots some metrics of a run, or all that are one number, against
-    rounds, as a figure of Matplotlib.
+    """Plots some metrics of a run, or all that are one number, against rounds, as a figure of
+    Matplotlib.
 
     Args:
         history: the run.
@@ -34,9 +34,7 @@ def plot(history: History, *metrics: str) -> Any:
     """
     record = Record.of(history, label=history.algorithm)
     check_metrics([record], metrics)
-    return drawing.curves(
-        curves_frame([record]), y=list(metrics or history.metrics), col=[]
-    )
+    return drawing.curves(curves_frame([record]), y=list(metrics or history.metrics), col=[])
 
 
 def compare(
@@ -45,15 +43,14 @@ def compare(
     *,
     title: str = "Comparison",
 ) -> Path:
-    """Writes a page with the curves and final values of several runs, which
-    opens without a network, or a figure of the curves.
+    """Writes a page with the curves and final values of several runs, which opens without a
+    network, or a figure of the curves.
 
     Args:
-        histories: by the name in the legend, a run or the runs of several
-            seeds: those are shown by their mean, with a band of one standard
-            deviation. All of one task.
-        path: of the page, an HTML file; of a figure for a paper, a file that
-            ends in `.pdf`, `.png` or `.svg` (by Matplotlib).
+        histories: by the name in the legend, a run or the runs of several seeds: those are shown by
+            their mean, with a band of one standard deviation. All of one task.
+        path: of the page, an HTML file; of a figure for a paper, a file that ends in `.pdf`, `.png`
+            or `.svg` (by Matplotlib).
         title: its heading.
 
     Returns:
@@ -83,19 +80,11 @@ def compare(
     listed = _list_runs(histories, "compare")
     records = _make_records(listed, title, "compare")
     if path.suffix != ".html":
-        figure = drawing.curves(
-            curves_frame(records), y=charts_of(records), col=[]
-        )
+        figure = drawing.curves(curves_frame(records), y=charts_of(records), col=[])
         return save_as(Picture(path.stem, figure), path)
     settings = {
         label: json.dumps(
-            [
-                {
-                    "settings": run.details.settings,
-                    "origin": run.details.origin,
-                }
-                for run in runs
-            ],
+            [{"settings": run.details.settings, "origin": run.details.origin} for run in runs],
             indent=1,
         )
         for label, runs in listed.items()
@@ -125,21 +114,19 @@ def table(
     metrics: Sequence[str] | None = None,
     title: str = "Comparison",
 ) -> str:
-    """Returns the final values of several runs as a table, with the best and
-    those that are not significantly worse marked.
+    """Returns the final values of several runs as a table, with the best and those that are not
+    significantly worse marked.
 
-    Runs are paired by their seeds. If lists have runs on several draws of the
-    data, which are known by their training examples, the draws are tested,
-    each by the mean over its seeds. Runs with privacy say nothing of their
-    examples: all of them count as runs on the same data. Means and tests rest
-    on the runs that all names have, and the line below the table says which
-    were left out. The tests are Student's on paired differences to the best
-    mean, corrected by Holm. A single seed is not tested, and only the best is
-    marked.
+    Runs are paired by their seeds. If lists have runs on several draws of the data, which are known
+    by their training examples, the draws are tested, each by the mean over its seeds. Runs with
+    privacy say nothing of their examples: all of them count as runs on the same data.
+    Means and tests rest on the runs that all names have, and the line below the table says which
+    were left out. The tests are Student's on paired differences to the best mean, corrected by
+    Holm. A single seed is not tested, and only the best is marked.
 
     Args:
-        histories: by the name in the table, a run or a list of runs, of
-            several seeds or draws of the data. All of one task.
+        histories: by the name in the table, a run or a list of runs, of several seeds or draws of
+            the data. All of one task.
         form: "text", "latex" (for booktabs), "markdown" or "csv".
         metrics: which; by default those that reports show.
         title: of the table.
@@ -158,9 +145,7 @@ def table(
         ...     name: fedax.run_grid([method], task, seed=[0, 1], rounds=1)
         ...     for name, method in methods.items()
         ... }
-        >>> fedax.table(
-        ...     runs, "markdown", metrics=["test_accuracy"]
-        ... ).splitlines()[2]
+        >>> fedax.table(runs, "markdown", metrics=["test_accuracy"]).splitlines()[2]
         '| Algorithm | Test accuracy (%) |'
     """
     records = _make_records(_list_runs(histories, "table"), title, "table")
@@ -170,46 +155,31 @@ def table(
 def _list_runs(
     histories: Mapping[str, History | Sequence[History]], name: str
 ) -> dict[str, list[History]]:
-    """Returns lists of runs by label; `name` is that of the public function,
-    for messages.
-    """
+    """Returns lists of runs by label; `name` is that of the public function, for messages."""
     listed = {
         label: [runs] if isinstance(runs, History) else list(runs)
         for label, runs in histories.items()
     }
-    is_known = all(
-        isinstance(run, History) for runs in listed.values() for run in runs
-    )
+    is_known = all(isinstance(run, History) for runs in listed.values() for run in runs)
     if not listed or not all(listed.values()) or not is_known:
-        allowed = (
-            'a dict of one or more runs by name, as in {"FedAvg": history}'
-        )
+        allowed = 'a dict of one or more runs by name, as in {"FedAvg": history}'
         raise InvalidInput.of(f"{name}(histories=...)", histories, allowed)
     return listed
 
 
-def _make_records(
-    histories: Mapping[str, list[History]], title: str, name: str
-) -> list[Record]:
-    """Returns the records of runs with the seeds and the draws of the data by
-    which they are paired.
+def _make_records(histories: Mapping[str, list[History]], title: str, name: str) -> list[Record]:
+    """Returns the records of runs with the seeds and the draws of the data by which they are
+    paired.
 
     Raises:
         InvalidInput: a list has a seed twice on the same data.
     """
     records = []
     origins = {
-        label: [run.details.origin or {} for run in runs]
-        for label, runs in histories.items()
+        label: [run.details.origin or {} for run in runs] for label, runs in histories.items()
     }
     # over all labels, in whichever order the lists have them
-    draws = sorted(
-        {
-            str(origin.get("data.train"))
-            for own in origins.values()
-            for origin in own
-        }
-    )
+    draws = sorted({str(origin.get("data.train")) for own in origins.values() for origin in own})
     for label, runs in histories.items():
         seeds = [int(origin.get("seed", 0)) for origin in origins[label]]
         hashes = [str(origin.get("data.train")) for origin in origins[label]]
@@ -217,9 +187,7 @@ def _make_records(
         if len(set(keys)) < len(keys):
             allowed = "each seed once on the same data"
             raise InvalidInput.found(
-                f"{name}(histories=...)",
-                f"{label} with seeds {seeds}",
-                allowed,
+                f"{name}(histories=...)", f"{label} with seeds {seeds}", allowed
             )
         records += [
             Record.of(run, task=title, label=label, seed=seed, draw=draw)

@@ -17,39 +17,27 @@ from fedax.utils.files import read, write
 
 
 def run_id(settings: Mapping[str, Any]) -> str:
-    """Returns the name of a run: 16 hexadecimal digits of the SHA-256 of its
-    settings as JSON.
+    """Returns the name of a run: 16 hexadecimal digits of the SHA-256 of its settings as JSON.
 
     >>> run_id({"seed": 0, "rounds": 2}) == run_id({"rounds": 2, "seed": 0})
     True
     """
-    return hashlib.sha256(
-        json.dumps(settings, sort_keys=True).encode()
-    ).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def to_files(record: Record, packed: bool = False) -> dict[str, bytes]:
-    """Returns the files of a run by name: `curves.npz` with its arrays, and
-    `run.json` with the rest and a checksum of both.
+    """Returns the files of a run by name: `curves.npz` with its arrays, and `run.json` with the
+    rest and a checksum of both.
 
     Args:
         record: the run.
-        packed: whether the files go into a compressed archive, without arrays
-            by client.
+        packed: whether the files go into a compressed archive, without arrays by client.
     """
     values = vars(record) | {"outcome": dataclasses.asdict(record.outcome)}
-    arrays = {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, np.ndarray)
-    }
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     metrics = record.scalars if packed else record.metrics
     apart = {"metrics", "models"} | arrays.keys()
-    about = {
-        k: value
-        for k, value in values.items()
-        if k not in apart and value is not None
-    }
+    about = {k: value for k, value in values.items() if k not in apart and value is not None}
     arrays |= {f"metrics/{name}": curve for name, curve in metrics.items()}
     buffer = io.BytesIO()
     # compressed twice, the archive would be larger
@@ -57,18 +45,14 @@ def to_files(record: Record, packed: bool = False) -> dict[str, bytes]:
     save(buffer, **cast(Any, arrays))
     curves = buffer.getvalue()
     about["sha256"] = _checksum(about, curves)
-    return {
-        "curves.npz": curves,
-        "run.json": json.dumps(about, indent=1).encode(),
-    }
+    return {"curves.npz": curves, "run.json": json.dumps(about, indent=1).encode()}
 
 
 def from_files(files: Mapping[str, bytes]) -> Record:
     """Returns the run of `to_files`.
 
     Raises:
-        Exception: damaged or missing files; zip, zlib, JSON, any layer below
-            can fail.
+        Exception: damaged or missing files; zip, zlib, JSON, any layer below can fail.
     """
     about = json.loads(files["run.json"])
     curves = files["curves.npz"]
@@ -82,21 +66,15 @@ def from_files(files: Mapping[str, bytes]) -> Record:
             # of older runs
             elif name != "compiling":
                 about[name] = stored[name]
-    return Record(
-        **about | {"outcome": Outcome(**about["outcome"])}, metrics=metrics
-    )
+    return Record(**about | {"outcome": Outcome(**about["outcome"])}, metrics=metrics)
 
 
 def _checksum(about: Mapping[str, Any], curves: bytes) -> str:
-    return hashlib.sha256(
-        json.dumps(about, sort_keys=True).encode() + curves
-    ).hexdigest()
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode() + curves).hexdigest()
 
 
 def write_run(folder: Path, record: Record) -> None:
-    """Writes a run into its folder, `run.json` last: a folder without it has
-    no finished run.
-    """
+    """Writes a run into its folder, `run.json` last: a folder without it has no finished run."""
     for name, content in to_files(record).items():
         write(folder / name, content)
 
@@ -107,14 +85,12 @@ def read_run(folder: Path) -> Record:
     Raises:
         Exception: missing or damaged files, see `from_files`.
     """
-    return from_files(
-        {name: read(folder / name) for name in ("run.json", "curves.npz")}
-    )
+    return from_files({name: read(folder / name) for name in ("run.json", "curves.npz")})
 
 
 def pack(runs: Mapping[str, Record]) -> bytes:
-    """Returns the files of runs, by their names, as one `.tar.xz` archive,
-    without arrays by client.
+    """Returns the files of runs, by their names, as one `.tar.xz` archive, without arrays by
+    client.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:xz", preset=9) as archive:
@@ -137,7 +113,5 @@ def unpack(data: bytes) -> dict[str, Record]:
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as archive:
         for member in archive:
             folder, _, name = member.name.rpartition("/")
-            runs.setdefault(folder, {})[name] = cast(
-                Any, archive.extractfile(member)
-            ).read()
+            runs.setdefault(folder, {})[name] = cast(Any, archive.extractfile(member)).read()
     return {name: from_files(files) for name, files in runs.items()}

@@ -21,9 +21,9 @@ def packages() -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    """Returns the versions of the library and of what it computes with, the
-    machine, JAX's settings that affect random numbers and rounding, and the
-    commit of the library's repository, if it runs from one.
+    """Returns the versions of the library and of what it computes with, the machine, JAX's settings
+    that affect random numbers and rounding, and the commit of the library's repository, if it runs
+    from one.
 
     Where the native layers are missing, it says what that costs.
     """
@@ -44,22 +44,15 @@ def _commit() -> str | None:
         return None
     try:
         command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True
-        ).stdout.strip()
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def differing_versions(
-    then: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[str]:
-    """Returns in words which versions of then are not those of now; commits
-    do not count.
+def differing_versions(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns in words which versions of then are not those of now; commits do not count.
 
-    >>> differing_versions(
-    ...     {"jax": "0.1", "numpy": "2.0"}, {"jax": "0.2", "numpy": "2.0"}
-    ... )
+    >>> differing_versions({"jax": "0.1", "numpy": "2.0"}, {"jax": "0.2", "numpy": "2.0"})
     ['jax 0.1 then and 0.2 now']
     """
     return [

@@ -1,5 +1,5 @@
-"""The papers' theorems as formulas: constants, step sizes and bounds that a
-run can be held to. One module for each paper.
+"""The papers' theorems as formulas: constants, step sizes and bounds that a run can be held to. One
+module for each paper.
 """
 
 from fedax.theory import constants as constants

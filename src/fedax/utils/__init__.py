@@ -1,3 +1,1 @@
-"""Small helpers that every room may use: argument checks, files, locks,
-random streams.
-"""
+"""Small helpers that every room may use: argument checks, files, locks, random streams."""

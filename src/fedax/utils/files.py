@@ -25,9 +25,7 @@ def portable(name: str, otherwise: str = "unnamed") -> str:
     ('train-loss', 'a-b-c', 'unnamed')
     """
     plain = re.sub(r"[^\w-]+", "-", unicodedata.normalize("NFC", name))
-    return (
-        plain.encode()[:120].decode(errors="ignore").strip("-") or otherwise
-    )
+    return plain.encode()[:120].decode(errors="ignore").strip("-") or otherwise
 
 
 def read(path: Path) -> bytes:
@@ -35,8 +33,7 @@ def read(path: Path) -> bytes:
 
     Raises:
         OSError: it cannot be read.
-        InvalidInput: a pipe, a device or a folder, which could block or never
-            end.
+        InvalidInput: a pipe, a device or a folder, which could block or never end.
     """
     if path.exists() and not path.is_file():
         raise InvalidInput.because(str(path), "not a regular file")
@@ -45,17 +42,14 @@ def read(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Generator[None]:
-    """Turns errors of the system into `WriteFailed`, with the file and the
-    reason.
+    """Turns errors of the system into `WriteFailed`, with the file and the reason.
 
     Such as a full disk, or a folder that is read-only.
     """
     try:
         yield
     except OSError as error:
-        raise WriteFailed(
-            f"{path}: cannot be written: {error.strerror or error}."
-        ) from error
+        raise WriteFailed(f"{path}: cannot be written: {error.strerror or error}.") from error
 
 
 def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
@@ -63,8 +57,8 @@ def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
 
     A reader, a crash or a loss of power sees the old content or the new one.
 
-    The content goes to a hidden file beside it, is forced to the disk, and
-    takes the name in one step.
+    The content goes to a hidden file beside it, is forced to the disk, and takes the name in one
+    step.
 
     Args:
         path: of the file.
@@ -79,13 +73,9 @@ def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(
-                temporary,
-                "xb",
-                opener=lambda name, flags: os.open(name, flags, mode),
+                temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)
             ) as stream:
-                stream.write(
-                    content.encode() if isinstance(content, str) else content
-                )
+                stream.write(content.encode() if isinstance(content, str) else content)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, path)

@@ -19,8 +19,7 @@ Vector: TypeAlias = Float[Array, "dim"]
 
 
 def accumulator(dtype: Any) -> Any:
-    """Returns the float type in which sums over clients are formed: at least
-    32 bits.
+    """Returns the float type in which sums over clients are formed: at least 32 bits.
 
     >>> accumulator("bfloat16"), accumulator("float64")
     (dtype('float32'), dtype('float64'))
@@ -35,17 +34,14 @@ def share_of(sizes: Array, total: int, dtype: Any) -> Array:
     Half precision has no room for n, so the quotient is formed in more.
     """
     wide = accumulator(dtype)
-    return (
-        jnp.asarray(sizes).astype(wide) / jnp.asarray(total, wide)
-    ).astype(dtype)
+    return (jnp.asarray(sizes).astype(wide) / jnp.asarray(total, wide)).astype(dtype)
 
 
 class Layout(eqx.Module):
-    """Ravels a pytree of equal real dtypes into `Float[Array, "dim"]` and
-    back.
+    """Ravels a pytree of equal real dtypes into `Float[Array, "dim"]` and back.
 
-    Static and hashable, so two runs of the same model share one compiled
-    program. Made by `Layout.of`.
+    Static and hashable, so two runs of the same model share one compiled program. Made by
+    `Layout.of`.
 
     Attributes:
         treedef: the structure of the pytree.
@@ -61,11 +57,7 @@ class Layout(eqx.Module):
     def of(cls, params: PyTree) -> "Layout":
         """Returns the layout of parameters, real arrays of one dtype."""
         leaves, treedef = jax.tree.flatten(params)
-        return cls(
-            treedef,
-            tuple(map(jnp.shape, leaves)),
-            str(jnp.result_type(*leaves)),
-        )
+        return cls(treedef, tuple(map(jnp.shape, leaves)), str(jnp.result_type(*leaves)))
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -88,38 +80,28 @@ class Layout(eqx.Module):
     def form(self) -> PyTree:
         """Returns the model with shapes instead of arrays."""
         return jax.tree.unflatten(
-            self.treedef,
-            [
-                jax.ShapeDtypeStruct(shape, self.dtype)
-                for shape in self.shapes
-            ],
+            self.treedef, [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.shapes]
         )
 
     @property
     def names(self) -> list[str]:
-        """Returns the names of all leaves in flat order; a lone array has
-        none.
-        """
+        """Returns the names of all leaves in flat order; a lone array has none."""
         return names_of(self.form)
 
     def part(self, which: Which, field: str) -> "Part":
-        """Selects leaves, see `fedax.utils.leaf_names.chosen`; `field` is for
-        messages.
-        """
+        """Selects leaves, see `fedax.utils.leaf_names.chosen`; `field` is for messages."""
         return Part(self, tuple(chosen(self.form, which, field)))
 
 
-# outside of a program each of these is one instead of one a leaf; inside,
-# they are part of it
+# outside of a program each of these is one instead of one a leaf; inside, they are part of it
 @functools.partial(jax.jit, static_argnums=0, inline=True)
 def _ravel(layout: Layout, leaves: list[Any]) -> Array:
     flat = [jnp.ravel(jnp.asarray(leaf, layout.dtype)) for leaf in leaves]
     if len(flat) == 1:
         return flat[0]
-    # XLA fuses `concatenate` on the CPU with what reads it, number by number;
-    # blocks that are written one after the other are not fused. The barrier
-    # keeps the first block from becoming a padding, a masked loop over the
-    # whole vector: 15 ns a number in rounds on a Zen 5.
+    # XLA fuses `concatenate` on the CPU with what reads it, number by number; blocks that are
+    # written one after the other are not fused. The barrier keeps the first block from becoming a
+    # padding, a masked loop over the whole vector: 15 ns a number in rounds on a Zen 5.
     vector = lax.optimization_barrier(jnp.zeros(layout.dim, layout.dtype))
     begin = 0
     for leaf in flat:
@@ -133,9 +115,7 @@ def _split_vector(layout: Layout, vector: Array) -> list[Array]:
     ends = np.cumsum(layout.blocks)
     return [
         vector[end - size : end].reshape(shape)
-        for end, size, shape in zip(
-            ends, layout.blocks, layout.shapes, strict=True
-        )
+        for end, size, shape in zip(ends, layout.blocks, layout.shapes, strict=True)
     ]
 
 
@@ -150,10 +130,7 @@ class Part(eqx.Module):
 
     >>> whole = Layout.of({"bias": np.zeros(1), "kernel": np.ones(3)})
     >>> head = whole.part("kernel", "head")
-    >>> (
-    ...     head.take(jnp.arange(4.0)).tolist(),
-    ...     head.put(jnp.zeros(4), jnp.ones(3)).tolist(),
-    ... )
+    >>> head.take(jnp.arange(4.0)).tolist(), head.put(jnp.zeros(4), jnp.ones(3)).tolist()
     ([1.0, 2.0, 3.0], [0.0, 1.0, 1.0, 1.0])
     """
 
@@ -163,22 +140,13 @@ class Part(eqx.Module):
     @property
     def others(self) -> "Part":
         """Returns the part with all other leaves."""
-        return Part(
-            self.whole, tuple(not is_chosen for is_chosen in self.chosen)
-        )
+        return Part(self.whole, tuple(not is_chosen for is_chosen in self.chosen))
 
     @property
     def layout(self) -> Layout:
-        """Returns the layout of the part; the other leaves are None in the
-        pytree.
-        """
-        ids = [
-            i if is_chosen else None
-            for i, is_chosen in enumerate(self.chosen)
-        ]
-        treedef = jax.tree.structure(
-            jax.tree.unflatten(self.whole.treedef, ids)
-        )
+        """Returns the layout of the part; the other leaves are None in the pytree."""
+        ids = [i if is_chosen else None for i, is_chosen in enumerate(self.chosen)]
+        treedef = jax.tree.structure(jax.tree.unflatten(self.whole.treedef, ids))
         return Layout(
             treedef,
             tuple(itertools.compress(self.whole.shapes, self.chosen)),
@@ -190,16 +158,10 @@ class Part(eqx.Module):
         leaves = itertools.compress(_split_vector(self.whole, w), self.chosen)
         return _ravel(self.layout, [*leaves])
 
-    def put(
-        self, w: Float[Array, "dim"], part: Float[Array, "part"]
-    ) -> Float[Array, "dim"]:
+    def put(self, w: Float[Array, "dim"], part: Float[Array, "part"]) -> Float[Array, "dim"]:
         """Returns the model with another part."""
         new_leaves = iter(_split_vector(self.layout, part))
         leaves = zip(self.chosen, _split_vector(self.whole, w), strict=True)
         return _ravel(
-            self.whole,
-            [
-                next(new_leaves) if is_chosen else leaf
-                for is_chosen, leaf in leaves
-            ],
+            self.whole, [next(new_leaves) if is_chosen else leaf for is_chosen, leaf in leaves]
         )

@@ -15,8 +15,7 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def held(folder: Path, name: str = LOCK) -> Generator[None]:
-    """Holds the lock of a folder, which it makes, or of one piece of work in
-    it by another name.
+    """Holds the lock of a folder, which it makes, or of one piece of work in it by another name.
 
     The system releases it when the process ends, however it ends.
 
@@ -30,9 +29,7 @@ def held(folder: Path, name: str = LOCK) -> Generator[None]:
             acquired = FileLock(folder / name).acquire(blocking=False)
         except Timeout as error:
             hint = "Wait until it ends, or choose another folder."
-            raise RunExists(
-                f"{folder} is in use by another process. {hint}"
-            ) from error
+            raise RunExists(f"{folder} is in use by another process. {hint}") from error
     with acquired:
         yield
 

@@ -8,9 +8,7 @@ from jaxtyping import Array, Float
 from fedax.utils.layout import accumulator
 
 _SAFE = 40
-"""Powers of two within which squares, and sums of squares, are far from the
-ends of float32.
-"""
+"""Powers of two within which squares, and sums of squares, are far from the ends of float32."""
 
 
 def power_of_two(largest: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -18,22 +16,14 @@ def power_of_two(largest: Float[Array, "..."]) -> Float[Array, "..."]:
 
     1 where squares are safe without it.
 
-    Dividing by it is exact. 1 for 0 and for what is not finite, and between
-    $2^{-40}$ and $2^{40}$, so that usual vectors keep their bits.
+    Dividing by it is exact. 1 for 0 and for what is not finite, and between $2^{-40}$ and $2^{40}$,
+    so that usual vectors keep their bits.
     """
     exponent = jnp.frexp(largest)[1]
-    is_safe = (
-        (jnp.abs(exponent) <= _SAFE) | ~jnp.isfinite(largest) | (largest == 0)
-    )
+    is_safe = (jnp.abs(exponent) <= _SAFE) | ~jnp.isfinite(largest) | (largest == 0)
     info = jnp.finfo(largest.dtype)
-    exponent = jnp.clip(
-        exponent, info.minexp + 4, info.maxexp - 2
-    )  # the power itself has to fit
-    return jnp.where(
-        is_safe,
-        1,
-        jnp.ldexp(jnp.ones_like(largest), jnp.where(is_safe, 0, exponent)),
-    )
+    exponent = jnp.clip(exponent, info.minexp + 4, info.maxexp - 2)  # the power itself has to fit
+    return jnp.where(is_safe, 1, jnp.ldexp(jnp.ones_like(largest), jnp.where(is_safe, 0, exponent)))
 
 
 def scale_of(v: Any, axis: int | None = None, keepdims: bool = False) -> Any:
@@ -44,19 +34,14 @@ def scale_of(v: Any, axis: int | None = None, keepdims: bool = False) -> Any:
         axis: over which the largest is taken, None for all.
         keepdims: whether that axis stays, of length 1.
     """
-    return power_of_two(
-        jnp.max(jnp.abs(v), axis=axis, keepdims=keepdims, initial=0)
-    )
+    return power_of_two(jnp.max(jnp.abs(v), axis=axis, keepdims=keepdims, initial=0))
 
 
 def lengths(rows: Float[Array, "rows dim"]) -> Float[Array, "rows"]:
-    """Returns the length of every row, whatever those of the others are, in
-    `accumulator` of the type.
+    """Returns the length of every row, whatever those of the others are, in `accumulator` of the
+    type.
 
-    >>> [
-    ...     f"{length:.3g}"
-    ...     for length in lengths(jnp.asarray([[3e30, 4e30], [3e-30, 4e-30]]))
-    ... ]
+    >>> [f"{length:.3g}" for length in lengths(jnp.asarray([[3e30, 4e30], [3e-30, 4e-30]]))]
     ['5e+30', '5e-30']
     """
     rows = rows.astype(accumulator(rows.dtype))

@@ -1,6 +1,4 @@
-"""Several processes of `jax.distributed` on this machine give the numbers of
-one.
-"""
+"""Several processes of `jax.distributed` on this machine give the numbers of one."""
 
 import json
 import os
@@ -27,24 +25,14 @@ def launch(processes, folder, *cases, limit=400):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    paths = os.pathsep.join(
-        [str(Path(fedax.__file__).parents[1]), str(TESTS)]
-    )
+    paths = os.pathsep.join([str(Path(fedax.__file__).parents[1]), str(TESTS)])
     environment = os.environ | {
         "PYTHONPATH": paths,
         "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
     }
     children = [
         subprocess.Popen(
-            [
-                sys.executable,
-                str(PROGRAM),
-                str(k),
-                str(processes),
-                str(port),
-                str(folder),
-                *cases,
-            ],
+            [sys.executable, str(PROGRAM), str(k), str(processes), str(port), str(folder), *cases],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -56,9 +44,7 @@ def launch(processes, folder, *cases, limit=400):
     outputs = []
     try:
         for child in children:
-            outputs.append(
-                child.communicate(timeout=max(1.0, end - time.monotonic()))
-            )
+            outputs.append(child.communicate(timeout=max(1.0, end - time.monotonic())))
     finally:
         for child in children:
             child.kill()
@@ -67,9 +53,7 @@ def launch(processes, folder, *cases, limit=400):
 
 def results(processes, folder, *cases, limit=400):
     codes, outputs = launch(processes, folder, *cases, limit=limit)
-    assert codes == [0] * processes, (
-        outputs[0][1][-2000:] + outputs[-1][1][-2000:]
-    )
+    assert codes == [0] * processes, outputs[0][1][-2000:] + outputs[-1][1][-2000:]
     return [
         {
             name: value
@@ -82,12 +66,8 @@ def results(processes, folder, *cases, limit=400):
 
 
 def agree(found, expected):
-    np.testing.assert_allclose(
-        found["params"], expected["params"], rtol=1e-10, atol=1e-12
-    )
-    np.testing.assert_allclose(
-        found["losses"], expected["losses"], rtol=1e-10
-    )
+    np.testing.assert_allclose(found["params"], expected["params"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-10)
     assert (found["up"], found["ok"]) == (expected["up"], expected["ok"])
 
 
@@ -116,10 +96,7 @@ def test_two_processes_give_the_numbers_of_one(two, name, tmp_path):
 @pytest.mark.slow
 def test_a_grid_and_its_seeds(two, tmp_path):
     for one, found, other in zip(
-        result("grid", tmp_path, 0),
-        two[0]["grid"],
-        two[1]["grid"],
-        strict=True,
+        result("grid", tmp_path, 0), two[0]["grid"], two[1]["grid"], strict=True
     ):
         agree(found, one)
         assert found == other
@@ -140,19 +117,13 @@ def test_a_run_is_continued_and_one_process_keeps_the_files(two, tmp_path):
     expected = result("resumed", tmp_path, 0)
     for found in two:
         agree(found["resumed"], expected)
-    assert [found["resumed"]["files"] for found in two] == [
-        expected["files"],
-        0,
-    ]
+    assert [found["resumed"]["files"] for found in two] == [expected["files"], 0]
 
 
 @pytest.mark.slow
 def test_processes_that_disagree_are_refused_on_both(two):
     for found in two:
-        assert (
-            "the ranks disagree about solver.learning_rate"
-            in found["disagree"]
-        )
+        assert "the ranks disagree about solver.learning_rate" in found["disagree"]
 
 
 @pytest.mark.slow

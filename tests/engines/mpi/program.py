@@ -1,5 +1,4 @@
-"""Run by mpiexec: every rank trains with both engines and rank 0 prints how
-far they are apart.
+"""Run by mpiexec: every rank trains with both engines and rank 0 prints how far they are apart.
 
 program.py CASE [--own]       with --own, a rank has its own examples alone
 """
@@ -19,16 +18,13 @@ SIZES = (7, 12, 9, 4)
 
 
 def squares(params, examples):
-    return (
-        examples["x"] @ params["w"] + params["b"] - examples["y"]
-    ) ** 2 / 2
+    return (examples["x"] @ params["w"] + params["b"] - examples["y"]) ** 2 / 2
 
 
 def task(rank):
     rng = np.random.default_rng(0)
     clients = [
-        {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k}
-        for k, n in enumerate(SIZES)
+        {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k} for k, n in enumerate(SIZES)
     ]
     kept = clients if rank is None else [clients[rank]]
     return fedax.Task(
@@ -46,11 +42,7 @@ def centred(params, examples, *, state, training):
     if training:
         mean = x.mean(0)
     losses = squares(params, {"x": x - mean, "y": examples["y"]})
-    return (
-        (losses, {"mean": 0.9 * state["mean"] + 0.1 * mean})
-        if training
-        else losses
-    )
+    return (losses, {"mean": 0.9 * state["mean"] + 0.1 * mean}) if training else losses
 
 
 HARD = fedax.Graph.ring(4).lossy(0.3, "both")
@@ -99,28 +91,17 @@ def cases():
 
 
 PRIVATE = {
-    "Private": fedax.Privacy(
-        clip=0.05, noise=0.5, delta=1e-3, quantile=0.5, count_noise=1.0
-    ),
-    "Private clients": fedax.Privacy(
-        clip=0.05, noise=0.5, delta=1e-3, where="client"
-    ),
+    "Private": fedax.Privacy(clip=0.05, noise=0.5, delta=1e-3, quantile=0.5, count_noise=1.0),
+    "Private clients": fedax.Privacy(clip=0.05, noise=0.5, delta=1e-3, where="client"),
 }
 CHANNELS = {"Coded": fedax.Channel(up=codecs.Quantizer(b=8))}
-CHANNELS |= {
-    name: fedax.Channel(privacy=privacy) for name, privacy in PRIVATE.items()
-}
+CHANNELS |= {name: fedax.Channel(privacy=privacy) for name, privacy in PRIVATE.items()}
 WATCHED = {"FedBC", "FedDANE", "FedAWARE", "DFedAvgM", *STATEFUL}
 OBSERVERS = [
     fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.ClientAccuracy("loss", True),
     fedax.observe.Dissimilarity(), fedax.observe.Consensus(), fedax.observe.Objective(), fedax.observe.Extremes("loss"),
 ]  # fmt: skip
-OPTIONS = {
-    "solver": fedax.SGD(0.05),
-    "rounds": 6,
-    "seed": 3,
-    "observe_every": 3,
-}
+OPTIONS = {"solver": fedax.SGD(0.05), "rounds": 6, "seed": 3, "observe_every": 3}
 
 
 def apart(a, b):
@@ -136,58 +117,27 @@ def main(names, own):
     rank = engine.comm.rank
     for name in names:
         algorithm = cases()[name]
-        there = (
-            {"name": "daily", "fraction": 0.4, "period": 5}
-            if "Daily" in name
-            else None
-        )
+        there = {"name": "daily", "fraction": 0.4, "period": 5} if "Daily" in name else None
         weights = "equal" if name in PRIVATE else "size"
         schedule = fedax.Schedule(
-            cohort=3,
-            epochs=2,
-            batch_size=4,
-            weights=weights,
-            conditions={"availability": there},
+            cohort=3, epochs=2, batch_size=4, weights=weights, conditions={"availability": there}
         )
-        options = {
-            **OPTIONS,
-            "schedule": schedule,
-            "channel": CHANNELS.get(name),
-        }
-        watched = (
-            {"observe": OBSERVERS, "personal": True}
-            if name in WATCHED
-            else {}
-        )
+        options = {**OPTIONS, "schedule": schedule, "channel": CHANNELS.get(name)}
+        watched = {"observe": OBSERVERS, "personal": True} if name in WATCHED else {}
         made = functools.partial(stateful, name) if name in STATEFUL else task
         ours = fedax.run(
-            algorithm,
-            made(rank if own else None),
-            engine=engine,
-            **options,
-            **watched,
+            algorithm, made(rank if own else None), engine=engine, **options, **watched
         )
         if rank:
             continue
         theirs = fedax.run(
-            algorithm,
-            made(None),
-            engine=fedax.Simulation(devices=1),
-            **options,
-            **watched,
+            algorithm, made(None), engine=fedax.Simulation(devices=1), **options, **watched
         )
         results[name] = {
-            "far": apart(
-                *(
-                    (h.params, h.personal, h.final_state)
-                    for h in (ours, theirs)
-                )
-            ),
+            "far": apart(*((h.params, h.personal, h.final_state) for h in (ours, theirs))),
             "metrics": max(
                 [
-                    float(
-                        np.nanmax(np.abs(ours.metrics[m] - theirs.metrics[m]))
-                    )
+                    float(np.nanmax(np.abs(ours.metrics[m] - theirs.metrics[m])))
                     for m in theirs.metrics
                 ]
                 or [0]
@@ -206,7 +156,4 @@ def main(names, own):
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
-    main(
-        list(cases()) if sys.argv[1] == "all" else sys.argv[1].split(","),
-        "--own" in sys.argv,
-    )
+    main(list(cases()) if sys.argv[1] == "all" else sys.argv[1].split(","), "--own" in sys.argv)

@@ -18,10 +18,7 @@ def launch(*arguments):
     if not MPIEXEC.exists():
         pytest.skip("no mpiexec beside Python")
     done = subprocess.run(
-        [*RANKS, sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=500,
+        [*RANKS, sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -1,6 +1,4 @@
-"""Ranks against clients: checked before anything runs, and said by one
-rank.
-"""
+"""Ranks against clients: checked before anything runs, and said by one rank."""
 
 from types import SimpleNamespace
 
@@ -52,23 +50,13 @@ def test_the_command_says_it(monkeypatch, tmp_path):
     ("text", "jobs", "words"),
     [
         (TINY, 1, "engine: got simulation with --jobs 1; allowed: mpi"),
-        (
-            FILE,
-            2,
-            "engine: got mpi with --jobs 2; allowed: mpi without --jobs",
-        ),
+        (FILE, 2, "engine: got mpi with --jobs 2; allowed: mpi without --jobs"),
     ],
 )
-def test_ranks_do_not_each_run_all_of_it(
-    text, jobs, words, monkeypatch, tmp_path
-):
-    """Below mpiexec, other engines would run as often as there are ranks,
-    into one folder.
-    """
+def test_ranks_do_not_each_run_all_of_it(text, jobs, words, monkeypatch, tmp_path):
+    """Below mpiexec, other engines would run as often as there are ranks, into one folder."""
     monkeypatch.setattr(running, "MPI", ranks(monkeypatch, 4))
     monkeypatch.setattr(running, "is_launched", lambda: True)
     with pytest.raises(InvalidInput, match=words):
-        run_experiment(
-            Experiment.parse(text), tmp_path / "a", Display(), jobs
-        )
+        run_experiment(Experiment.parse(text), tmp_path / "a", Display(), jobs)
     assert not (tmp_path / "a").exists()

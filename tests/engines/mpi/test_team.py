@@ -1,6 +1,5 @@
-"""Ranks that disagree, fail, stop and resume. They are threads here;
-`tests/faults` has real ones.
-"""
+"""Ranks that disagree, fail, stop and resume. They are threads here; `tests/faults` has real
+ones."""
 
 import re
 
@@ -19,24 +18,14 @@ SIZES = (7, 12, 9, 4)
 
 
 def squares(params, examples):
-    return (
-        examples["x"] @ params["w"] + params["b"] - examples["y"]
-    ) ** 2 / 2
+    return (examples["x"] @ params["w"] + params["b"] - examples["y"]) ** 2 / 2
 
 
 def doubled(params, examples):
     return (examples["x"] @ params["w"] + params["b"] - examples["y"]) ** 2
 
 
-def task(
-    rank=None,
-    loss=squares,
-    start=0.1,
-    move=0.0,
-    test=True,
-    l2=0.01,
-    validation=False,
-):
+def task(rank=None, loss=squares, start=0.1, move=0.0, test=True, l2=0.01, validation=False):
     """Everybody's examples, or one rank's own."""
     rng = np.random.default_rng(0)
     clients = [
@@ -45,9 +34,7 @@ def task(
     ]
     kept = clients if rank is None else [clients[rank]]
     data = fedax.FederatedData.from_arrays(
-        kept,
-        test=kept if test else None,
-        validation=kept if validation else None,
+        kept, test=kept if test else None, validation=kept if validation else None
     )
     return fedax.Task({"b": 0.0, "w": np.full(3, start)}, loss, data, l2=l2)
 
@@ -66,12 +53,7 @@ def go(comm=None, algorithm=None, given=None, **options):
         "observe": [fedax.observe.TrainLoss()],
         "observe_every": 3,
     }
-    return fedax.run(
-        algorithm or fedax.SCAFFOLD(),
-        given or task(),
-        engine=engine,
-        **own | options,
-    )
+    return fedax.run(algorithm or fedax.SCAFFOLD(), given or task(), engine=engine, **own | options)
 
 
 ODD = {
@@ -88,39 +70,26 @@ ODD = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words", [words for words, _ in ODD.values()], ids=ODD
-)
+@pytest.mark.parametrize("words", [words for words, _ in ODD.values()], ids=ODD)
 def test_ranks_that_disagree_are_told_before_round_0(words, request):
     odd = next(options for known, options in ODD.values() if known is words)()
     heard = []
     found = on_ranks(
-        4,
-        lambda comm: go(
-            comm, progress=heard.append, **odd if comm.rank == 2 else {}
-        ),
+        4, lambda comm: go(comm, progress=heard.append, **odd if comm.rank == 2 else {})
     )
     assert [type(error) for error in found] == [InvalidInput] * 4, found
     assert len({str(error) for error in found}) == 1
-    assert re.search(
-        f"MPI engine: the ranks disagree about.*{words}", str(found[0])
-    ), found[0]
+    assert re.search(f"MPI engine: the ranks disagree about.*{words}", str(found[0])), found[0]
     assert heard == []
 
 
 @pytest.mark.slow
 def test_ranks_have_their_own_validation_sets():
-    options = {
-        "observe": [fedax.observe.ValidationLoss()],
-        "keep_best": "validation_loss",
-    }
+    options = {"observe": [fedax.observe.ValidationLoss()], "keep_best": "validation_loss"}
 
     alone = go(given=task(validation=True), **options)
     for history in on_ranks(
-        4,
-        lambda comm: go(
-            comm, given=task(comm.rank, validation=True), **options
-        ),
+        4, lambda comm: go(comm, given=task(comm.rank, validation=True), **options)
     ):
         assert history.best.round == alone.best.round
         values = (h.metrics["validation_loss"] for h in (history, alone))
@@ -129,9 +98,7 @@ def test_ranks_have_their_own_validation_sets():
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_what_one_rank_refuses_all_refuse(rank):
-    found = on_ranks(
-        4, lambda comm: go(comm, seed=-1 if comm.rank == rank else 3)
-    )
+    found = on_ranks(4, lambda comm: go(comm, seed=-1 if comm.rank == rank else 3))
     kinds = [InvalidInput if r == rank else RankFailed for r in range(4)]
     assert [type(error) for error in found] == kinds, found
     assert all(
@@ -144,17 +111,10 @@ def test_what_one_rank_refuses_all_refuse(rank):
 
 def test_statistics_of_gradients_do_not_overflow_in_half_precision():
     """The gradient is 300 on every rank."""
-    given = fedax.Task(
-        np.float16(0), lambda w, x: w * jnp.float16(x), np.full((4, 1), 300)
-    )
+    given = fedax.Task(np.float16(0), lambda w, x: w * jnp.float16(x), np.full((4, 1), 300))
     found = on_ranks(
         4,
-        lambda comm: go(
-            comm,
-            given=given,
-            observe=[fedax.observe.Dissimilarity()],
-            rounds=0,
-        ),
+        lambda comm: go(comm, given=given, observe=[fedax.observe.Dissimilarity()], rounds=0),
     )
     assert found[0].last("dissimilarity") == 1
 
@@ -162,28 +122,19 @@ def test_statistics_of_gradients_do_not_overflow_in_half_precision():
 @pytest.mark.slow
 def test_one_rank_stops_all():
     def work(comm):
-        return go(
-            comm,
-            progress=lambda progress: comm.rank == 1 and progress.round == 3,
-        )
+        return go(comm, progress=lambda progress: comm.rank == 1 and progress.round == 3)
 
     found = on_ranks(4, work)
-    assert [
-        (history.outcome.kind, history.outcome.round) for history in found
-    ] == [("interrupted", 3)] * 4
+    assert [(history.outcome.kind, history.outcome.round) for history in found] == [
+        ("interrupted", 3)
+    ] * 4
 
 
 def bits(history):
     return [
         np.asarray(leaf).tobytes()
         for leaf in jax.tree.leaves(
-            (
-                history.params,
-                history.personal,
-                history.metrics,
-                history.logged,
-                history.bits.up,
-            )
+            (history.params, history.personal, history.metrics, history.logged, history.bits.up)
         )
     ]
 
@@ -210,14 +161,9 @@ METHODS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD"))
 def test_ranks_continue_to_the_bit(name, tmp_path):
-    """Every rank gets its own client's memory back, wherever it lies now;
-    only rank 0 has seen the folder.
-    """
-    options = {
-        "personal": True,
-        "checkpoint_every": 2,
-        "algorithm": METHODS[name](),
-    }
+    """Every rank gets its own client's memory back, wherever it lies now; only rank 0 has seen the
+    folder."""
+    options = {"personal": True, "checkpoint_every": 2, "algorithm": METHODS[name]()}
     if name == "with feedback":
         options["channel"] = fedax.Channel(up=fedax.codecs.TopK(0.5))
 
@@ -225,44 +171,29 @@ def test_ranks_continue_to_the_bit(name, tmp_path):
         folders = (
             {}
             if folder is None
-            else {
-                "checkpoint": folder
-                if comm.rank == 0
-                else tmp_path / "elsewhere"
-            }
+            else {"checkpoint": folder if comm.rank == 0 else tmp_path / "elsewhere"}
         )
         return go(comm, given=task(comm.rank), **options, **folders, **more)
 
     straight = on_ranks(4, work)
-    stopped = on_ranks(
-        4, lambda comm: work(comm, tmp_path / "a", progress=kill_at(6))
-    )
+    stopped = on_ranks(4, lambda comm: work(comm, tmp_path / "a", progress=kill_at(6)))
     assert [type(error) for error in stopped] == [Killed] * 4, stopped
     assert sorted(p.name for p in (tmp_path / "a").glob("*-*")) == [
         "round-000000002",
         "round-000000004",
     ]
     again = on_ranks(4, lambda comm: work(comm, tmp_path / "a"))
-    assert [bits(history) for history in again] == [
-        bits(history) for history in straight
-    ]
+    assert [bits(history) for history in again] == [bits(history) for history in straight]
     assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.slow
 def test_an_engine_continues_what_the_other_began(tmp_path):
-    """Checkpoints hold everybody's memory: ranks go on where the simulation
-    was, and the other way round.
-    """
+    """Checkpoints hold everybody's memory: ranks go on where the simulation was, and the other way
+    round."""
     straight = go(personal=True)
     on_ranks(
-        4,
-        lambda comm: go(
-            comm,
-            checkpoint=tmp_path / "a",
-            checkpoint_every=2,
-            progress=kill_at(6),
-        ),
+        4, lambda comm: go(comm, checkpoint=tmp_path / "a", checkpoint_every=2, progress=kill_at(6))
     )
     heard = []
     one = go(
@@ -275,17 +206,11 @@ def test_an_engine_continues_what_the_other_began(tmp_path):
     with pytest.raises(Killed):
         go(checkpoint=tmp_path / "b", checkpoint_every=2, progress=kill_at(6))
     several = on_ranks(
-        4,
-        lambda comm: go(
-            comm, checkpoint=tmp_path / "b", checkpoint_every=2, personal=True
-        ),
+        4, lambda comm: go(comm, checkpoint=tmp_path / "b", checkpoint_every=2, personal=True)
     )
     for history in (one, *several):
         for a, b in zip(
-            *(
-                jax.tree.leaves((h.params, h.personal, h.metrics))
-                for h in (history, straight)
-            ),
+            *(jax.tree.leaves((h.params, h.personal, h.metrics)) for h in (history, straight)),
             strict=True,
         ):
             np.testing.assert_allclose(a, b, rtol=1e-10)
@@ -298,43 +223,25 @@ def test_an_engine_continues_what_the_other_began(tmp_path):
     ids=lambda method: type(method).__name__,
 )
 def test_ranks_leave_out_the_clients_that_the_simulation_does(method):
-    """Client 1 cannot compute its loss; means, rows and second phases go on
-    without it, and so does what it would remember.
-    """
+    """Client 1 cannot compute its loss; means, rows and second phases go on without it, and so does
+    what it would remember."""
 
     def marked(params, examples):
-        return jnp.where(examples["bad"] > 0, jnp.nan, 1.0) * squares(
-            params, examples
-        )
+        return jnp.where(examples["bad"] > 0, jnp.nan, 1.0) * squares(params, examples)
 
     def broken(rank=None):
         clients = [
-            {**task().train[k], "bad": np.full(n, float(k == 1))}
-            for k, n in enumerate(SIZES)
+            {**task().train[k], "bad": np.full(n, float(k == 1))} for k, n in enumerate(SIZES)
         ]
         return fedax.Task(
-            {"b": 0.0, "w": np.zeros(3)},
-            marked,
-            clients if rank is None else [clients[rank]],
+            {"b": 0.0, "w": np.zeros(3)}, marked, clients if rank is None else [clients[rank]]
         )
 
-    options = {
-        "on_bad_client": "drop",
-        "rounds": 4,
-        "observe": [],
-        "algorithm": method,
-    }
+    options = {"on_bad_client": "drop", "rounds": 4, "observe": [], "algorithm": method}
     one = go(given=broken(), **options)
     assert {*np.unique(one.logged["dropped"])} == {-1, 1}
-    several = on_ranks(
-        4, lambda comm: go(comm, given=broken(comm.rank), **options)
-    )
+    several = on_ranks(4, lambda comm: go(comm, given=broken(comm.rank), **options))
     for history in several:
-        assert (
-            history.logged["dropped"].tolist()
-            == one.logged["dropped"].tolist()
-        )
+        assert history.logged["dropped"].tolist() == one.logged["dropped"].tolist()
         assert history.bits.up.tolist() == one.bits.up.tolist()
-        np.testing.assert_allclose(
-            vector(history), vector(one), rtol=1e-10, atol=1e-12
-        )
+        np.testing.assert_allclose(vector(history), vector(one), rtol=1e-10, atol=1e-12)

@@ -1,6 +1,5 @@
-"""A communicator whose ranks are threads of this process: what the engine
-asks of mpi4py, without a launcher.
-"""
+"""A communicator whose ranks are threads of this process: what the engine asks of mpi4py, without a
+launcher."""
 
 import pickle
 import threading
@@ -16,9 +15,8 @@ class Request:
 
 
 class Shared:
-    """One per communicator. Every collective call of a rank has a number;
-    calls of the same number belong together.
-    """
+    """One per communicator. Every collective call of a rank has a number; calls of the same number
+    belong together."""
 
     def __init__(self, size):
         self.size = size
@@ -37,9 +35,7 @@ class Shared:
         arrived = self.arrive(number, kind, rank, value)
         with self.lock:
             if not self.lock.wait_for(arrived, timeout=20):
-                raise TimeoutError(
-                    f"rank {rank} waits for the others in {kind}"
-                )
+                raise TimeoutError(f"rank {rank} waits for the others in {kind}")
         kinds, values = self.calls[number]
         assert len(kinds) == 1, f"ranks are in different calls: {kinds}"
         return [pickle.loads(values[rank]) for rank in range(self.size)]
@@ -53,11 +49,7 @@ class Comm:
         self.count = 0
 
     def __eq__(self, other):
-        return (
-            isinstance(other, Comm)
-            and self.shared is other.shared
-            and self.rank == other.rank
-        )
+        return isinstance(other, Comm) and self.shared is other.shared and self.rank == other.rank
 
     def __hash__(self):
         return hash((id(self.shared), self.rank))
@@ -87,9 +79,7 @@ class Comm:
 
     def Ibarrier(self):
         self.count += 1
-        return Request(
-            self.shared.arrive(self.count, "Ibarrier", self.rank, None)
-        )
+        return Request(self.shared.arrive(self.count, "Ibarrier", self.rank, None))
 
     def alltoall(self, values):
         return [row[self.rank] for row in self.all("alltoall", values)]

@@ -1,3 +1,1 @@
-"""Methods without a server: clients exchange models with their neighbours on
-a graph.
-"""
+"""Methods without a server: clients exchange models with their neighbours on a graph."""

@@ -1,3 +1,1 @@
-"""Methods with a server in which every client ends with a model of its
-own.
-"""
+"""Methods with a server in which every client ends with a model of its own."""

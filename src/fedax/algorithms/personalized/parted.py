@@ -1,5 +1,5 @@
-"""One model in two parts: leaves that the server averages, and leaves that
-stay at each client; what such methods share.
+"""One model in two parts: leaves that the server averages, and leaves that stay at each client;
+what such methods share.
 """
 
 from typing import ClassVar, TypeAlias
@@ -30,8 +30,7 @@ class Parts(eqx.Module):
     """The state: the shared leaves in full, and every client's own.
 
     Attributes:
-        whole: the model of round 0, of which the shared leaves are kept up to
-            date.
+        whole: the model of round 0, of which the shared leaves are kept up to date.
         clients: each client's own leaves.
         own: which they are.
     """
@@ -42,11 +41,11 @@ class Parts(eqx.Module):
 
 
 class Parted(Algorithm[Parts]):
-    """FedAvg of the shared leaves. A client trains its whole model, and
-    uploads the shared leaves alone.
+    """FedAvg of the shared leaves. A client trains its whole model, and uploads the shared leaves
+    alone.
 
-    A client uses its own leaves with the shared ones; the global model has
-    the mean of everybody's own, with privacy the initial ones.
+    A client uses its own leaves with the shared ones; the global model has the mean of everybody's
+    own, with privacy the initial ones.
 
     Attributes:
         chooses: the hyperparameter that says which leaves.
@@ -64,8 +63,8 @@ class Parted(Algorithm[Parts]):
         return layout.part(getattr(self, self.chooses), self.field)
 
     def check_model(self, task: Task, layout: Layout) -> None:
-        """Refuses a model of which all leaves, or none, would stay, unless
-        that was asked for in so many words.
+        """Refuses a model of which all leaves, or none, would stay, unless that was asked for in so
+        many words.
         """
         chosen = self.personal_leaves(layout).chosen
         which = getattr(self, self.chooses)
@@ -82,25 +81,16 @@ class Parted(Algorithm[Parts]):
     def round(self, fed: Federation, state: Parts) -> Parts:
         shared_leaves = state.own.others
         down = shared_leaves.take(state.whole)
-        mean, states = fed.average(
-            self.train, fed.sample(), down, states=state.clients
-        )
+        mean, states = fed.average(self.train, fed.sample(), down, states=state.clients)
         return Parts(shared_leaves.put(state.whole, mean), states, state.own)
 
     def model(self, state: Parts) -> Vector:
-        return state.own.put(
-            state.whole,
-            state.clients.mean(default=state.own.take(state.whole)),
-        )
+        return state.own.put(state.whole, state.clients.mean(default=state.own.take(state.whole)))
 
     def personal(self, state: Parts) -> Personal:
-        return Personal(
-            self.join, (state.own.others.take(state.whole),), state.clients
-        )
+        return Personal(self.join, (state.own.others.take(state.whole),), state.clients)
 
-    def join(
-        self, client: Client, shared: SharedVector, personal: PersonalVector
-    ) -> Vector:
+    def join(self, client: Client, shared: SharedVector, personal: PersonalVector) -> Vector:
         """Returns the client's model."""
         leaves = self.personal_leaves(client.layout)
         w = jnp.zeros(client.layout.dim, shared.dtype)
@@ -111,9 +101,7 @@ class Parted(Algorithm[Parts]):
     ) -> Upload[SharedVector]:
         leaves = self.personal_leaves(client.layout)
         w = self.train_locally(client, self.join(client, shared, personal))
-        return Upload(
-            leaves.others.take(w), reference=shared, state=leaves.take(w)
-        )
+        return Upload(leaves.others.take(w), reference=shared, state=leaves.take(w))
 
     def train_locally(self, client: Client, w: Vector) -> Vector:
         """Returns the client's model after its work."""

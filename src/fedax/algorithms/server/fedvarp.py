@@ -1,6 +1,4 @@
-"""FedVARP and MIFA: every client's last change stands for it while it is
-away.
-"""
+"""FedVARP and MIFA: every client's last change stands for it while it is away."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,9 +17,7 @@ from fedax.core import (
 
 
 class LastChanges(eqx.Module):
-    r"""The global model, the mean $\sum_k p_k y_k$ of all clients' last
-    changes, and these.
-    """
+    r"""The global model, the mean $\sum_k p_k y_k$ of all clients' last changes, and these."""
 
     w: Vector
     mean: Vector
@@ -29,24 +25,23 @@ class LastChanges(eqx.Module):
 
 
 class FedVARP(Algorithm[LastChanges]):
-    r"""The clients that are away are represented by their last changes, so
-    that the draw of a cohort adds less variance.
+    r"""The clients that are away are represented by their last changes, so that the draw of a
+    cohort adds less variance.
 
     $$ \Delta_k = w_k - w, \qquad
        w \leftarrow w + \eta \Big( \frac{\sum_S p_k (\Delta_k - y_k)}{\sum_S p_k} + \sum_k p_k y_k
        \Big), \qquad
        y_k \leftarrow \Delta_k \; (k \in S). $$
 
-    All $y_k$ are zero at first. As in SAGA the direction is unbiased for a
-    uniform draw, with $\sum_k p_k y_k$ taken before its update; `MIFA` takes
-    it afterwards. With everybody in every round both are FedAvg.
+    All $y_k$ are zero at first. As in SAGA the direction is unbiased for a uniform draw, with
+    $\sum_k p_k y_k$ taken before its update; `MIFA` takes it afterwards. With everybody in every
+    round both are FedAvg.
 
-    The paper has equal weights $p_k = 1/N$ and keeps all $y_k$ at the server.
-    Here the weights are those of the objective, with each client of S once,
-    and a client keeps its own $y_k$ and uploads $\Delta_k - y_k$: the server
-    needs the memory of two models, whatever the number of clients. Changes
-    are remembered as they are; with a decaying learning rate those of clients
-    that were away for long are longer than new ones.
+    The paper has equal weights $p_k = 1/N$ and keeps all $y_k$ at the server. Here the weights are
+    those of the objective, with each client of S once, and a client keeps its own $y_k$ and uploads
+    $\Delta_k - y_k$: the server needs the memory of two models, whatever the number of clients.
+    Changes are remembered as they are; with a decaying learning rate those of clients that were
+    away for long are longer than new ones.
 
     Args:
         lr: $\eta$, above 0.
@@ -55,14 +50,12 @@ class FedVARP(Algorithm[LastChanges]):
         >>> import fedax
         >>> method = fedax.FedVARP()
 
-    Source: Jhunjhunwala, Sharma, Nagarkatti and Joshi, FedVARP: Tackling the
-    Variance Due to Partial Client Participation in Federated Learning, UAI
-    2022, as in a public implementation that is not the authors'.
+    Source: Jhunjhunwala, Sharma, Nagarkatti and Joshi, FedVARP: Tackling the Variance Due to
+    Partial Client Participation in Federated Learning, UAI 2022, as in a public implementation that
+    is not the authors'.
     """
 
-    lr: Scalar = hyper(
-        1.0, low=0.0, open_low=True, doc="server learning rate"
-    )
+    lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
     citation = Citation(
         paper="Jhunjhunwala, Sharma, Nagarkatti and Joshi, FedVARP, UAI 2022",
@@ -70,25 +63,15 @@ class FedVARP(Algorithm[LastChanges]):
     )
 
     def init(self, fed: Federation, w: Vector) -> LastChanges:
-        return LastChanges(
-            w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w))
-        )
+        return LastChanges(w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w)))
 
     def round(self, fed: Federation, state: LastChanges) -> LastChanges:
-        news, states = fed.average(
-            self.train, fed.sample().distinct, state.w, states=state.clients
-        )
+        news, states = fed.average(self.train, fed.sample().distinct, state.w, states=state.clients)
         # the mean is a sum over all clients, of which the cohort's part moves
         mean = state.mean + fed.answered.coverage * news
-        return LastChanges(
-            state.w + self.lr * self.direction(state.mean, news, mean),
-            mean,
-            states,
-        )
+        return LastChanges(state.w + self.lr * self.direction(state.mean, news, mean), mean, states)
 
-    def direction(
-        self, mean: Vector, news: Vector, new_mean: Vector
-    ) -> Vector:
+    def direction(self, mean: Vector, news: Vector, new_mean: Vector) -> Vector:
         r"""Returns the direction of the server's step.
 
         Args:
@@ -104,21 +87,19 @@ class FedVARP(Algorithm[LastChanges]):
 
 
 class MIFA(FedVARP):
-    r"""In every round the server steps along the mean of all clients' last
-    changes, however old they are.
+    r"""In every round the server steps along the mean of all clients' last changes, however old
+    they are.
 
     $$ y_k \leftarrow w_k - w \; (k \in S), \qquad w \leftarrow w + \eta \sum_k p_k y_k. $$
 
-    Made for clients that are away for reasons of their own: no availability
-    has to be known, and clients that come often do not count more. As in SAG
-    the direction is biased by old changes. A client that never came counts as
-    a change of zero, as in the released trainer that does not wait; that of
-    the paper waits at first until everybody was there.
+    Made for clients that are away for reasons of their own: no availability has to be known, and
+    clients that come often do not count more. As in SAG the direction is biased by old changes. A
+    client that never came counts as a change of zero, as in the released trainer that does not
+    wait; that of the paper waits at first until everybody was there.
 
-    The paper has equal weights $p_k = 1/N$. It divides a change by the
-    learning rate of its own round and multiplies the mean by the current one;
-    here changes are remembered as they are, which is the same as long as the
-    learning rate does not decay.
+    The paper has equal weights $p_k = 1/N$. It divides a change by the learning rate of its own
+    round and multiplies the mean by the current one; here changes are remembered as they are, which
+    is the same as long as the learning rate does not decay.
 
     Args:
         lr: $\eta$, above 0.
@@ -127,10 +108,9 @@ class MIFA(FedVARP):
         >>> import fedax
         >>> method = fedax.MIFA()
 
-    Source: Gu, Huang, Zhang and Huang, Fast Federated Learning in the
-    Presence of Arbitrary Device Unavailability, NeurIPS 2021, as in the
-    authors' code (github.com/hmgxr128/MIFA_code, fdu_no_wait.py); of the
-    paper the introduction was read.
+    Source: Gu, Huang, Zhang and Huang, Fast Federated Learning in the Presence of Arbitrary Device
+    Unavailability, NeurIPS 2021, as in the authors' code (github.com/hmgxr128/MIFA_code,
+    fdu_no_wait.py); of the paper the introduction was read.
     """
 
     citation = Citation(
@@ -139,7 +119,5 @@ class MIFA(FedVARP):
         read=("abstract", "authors' code"),
     )
 
-    def direction(
-        self, mean: Vector, news: Vector, new_mean: Vector
-    ) -> Vector:
+    def direction(self, mean: Vector, news: Vector, new_mean: Vector) -> Vector:
         return new_mean

@@ -1,6 +1,4 @@
-"""Federated averaging of another local loss on classes: what such methods
-share.
-"""
+"""Federated averaging of another local loss on classes: what such methods share."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -28,9 +26,7 @@ Gradient: TypeAlias = Callable[[Minibatch, PyTree], PyTree]
 
 
 class OnClasses(Algorithm[Vector]):
-    """FedAvg whose clients train on another loss of classes than the
-    task's.
-    """
+    """FedAvg whose clients train on another loss of classes than the task's."""
 
     def check_model(self, task: Task, layout: Layout) -> None:
         name = type(self).__name__
@@ -48,37 +44,24 @@ class OnClasses(Algorithm[Vector]):
 
     @abstractmethod
     def gradient(self, client: Client, w: Vector) -> Gradient:
-        """Returns the gradient of a client's local loss, given the global
-        model.
-        """
+        """Returns the gradient of a client's local loss, given the global model."""
 
 
 def has_classes(task: Task) -> bool:
-    """Whether the task has integer labels `y` and predictions of shape
-    (batch, classes).
-    """
+    """Whether the task has integer labels `y` and predictions of shape (batch, classes)."""
     labels = task.train.arrays.get("y")
     predictions = task.predictions
     if predictions is None or labels is None:
         return False
     params = jax.eval_shape(task.start, jax.random.key(0))
     shape = jax.eval_shape(predictions, params, task.train.arrays, None).shape
-    is_integer = labels.ndim == 1 and jnp.issubdtype(
-        labels.dtype, jnp.integer
-    )
+    is_integer = labels.ndim == 1 and jnp.issubdtype(labels.dtype, jnp.integer)
     # one column is a regression on whole numbers
     return is_integer and len(shape) == 2 and shape[1] > 1
 
 
-def logits_from(
-    probabilities: Float[Array, "batch classes"],
-) -> Float[Array, "batch classes"]:
-    """Returns logits of probabilities, up to a constant of each example,
-    which does not matter.
-    """
-    # the smallest numbers have reciprocals that overflow when gradients
-    # multiply them
+def logits_from(probabilities: Float[Array, "batch classes"]) -> Float[Array, "batch classes"]:
+    """Returns logits of probabilities, up to a constant of each example, which does not matter."""
+    # the smallest numbers have reciprocals that overflow when gradients multiply them
     floor = jnp.finfo(probabilities.dtype).tiny ** 0.8
-    return jnp.log(
-        jnp.maximum(probabilities, jnp.asarray(floor, probabilities.dtype))
-    )
+    return jnp.log(jnp.maximum(probabilities, jnp.asarray(floor, probabilities.dtype)))

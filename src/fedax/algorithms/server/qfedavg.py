@@ -23,29 +23,25 @@ class QFedAvg(Algorithm[Vector]):
        h_k = q f_k(w)^{q-1} \lVert g_k \rVert^2 + \frac{1}{\eta} f_k(w)^q, \qquad
        w \leftarrow w - \frac{\sum_S p_k \Delta_k}{\sum_S p_k h_k}, $$
 
-    with $f_k$ the loss of the *received* model over the client's training
-    examples (plus 1e-10, as the released code has it), $\eta$ the local
-    learning rate (1/L in the paper). With q = 0 this is FedAvg. Needs SGD as
-    the solver, without momentum unless the form is "as_released".
+    with $f_k$ the loss of the *received* model over the client's training examples (plus 1e-10, as
+    the released code has it), $\eta$ the local learning rate (1/L in the paper). With q = 0 this is
+    FedAvg. Needs SGD as the solver, without momentum unless the form is "as_released".
 
     Args:
-        q: at least 0; larger is fairer and slower. Losses are at least 0: a
-            run whose losses become negative, such as densities' logarithms,
-            ends as non-finite. $f_k^q$ has to fit into the float type: with q
-            = 15, losses from 0.003 to 350 in float32.
-        form: "as_written", or "as_released" with FedBC, whose $h_k$ has
-            $\lVert w - w_k \rVert^2$ in place of $\lVert g_k \rVert^2$:
-            another method, with far longer steps if $\eta$ is small. That
-            code has momentum 0.5 in the local steps and divides by the
-            learning rate alone.
+        q: at least 0; larger is fairer and slower. Losses are at least 0: a run whose losses become
+            negative, such as densities' logarithms, ends as non-finite. $f_k^q$ has to fit into the
+            float type: with q = 15, losses from 0.003 to 350 in float32.
+        form: "as_written", or "as_released" with FedBC, whose $h_k$ has $\lVert w - w_k \rVert^2$
+            in place of $\lVert g_k \rVert^2$: another method, with far longer steps if $\eta$ is
+            small. That code has momentum 0.5 in the local steps and divides by the learning rate
+            alone.
 
     Example:
         >>> import fedax
         >>> method = fedax.QFedAvg(q=1.0)
 
-    Source: Li et al., Fair Resource Allocation in Federated Learning, ICLR
-    2020, Alg. 2, as in the authors' code (github.com/litian96/fair_flearn,
-    flearn/trainers/qffedavg.py).
+    Source: Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Alg. 2, as in the
+    authors' code (github.com/litian96/fair_flearn, flearn/trainers/qffedavg.py).
     """
 
     q: Scalar = hyper(1.0, low=0.0, doc="weight of larger losses")
@@ -66,16 +62,10 @@ class QFedAvg(Algorithm[Vector]):
         delta, h = fed.average(self.train, fed.sample(), state)
         return state - delta / h
 
-    def train(
-        self, client: Client, w: Vector
-    ) -> Upload[tuple[Vector, Float[Array, ""]]]:
+    def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
         change = w - client.minimize(start=w)
         as_written = self.form == "as_written"
-        rate = (
-            client.learning_rate
-            if as_written
-            else client.nominal_learning_rate
-        )
+        rate = client.learning_rate if as_written else client.nominal_learning_rate
         g = change / rate
         square = g @ g if as_written else change @ change
         loss = client.loss(w) + 1e-10

@@ -1,6 +1,4 @@
-"""Rules of a schedule that experiment files spell by a name and
-parameters.
-"""
+"""Rules of a schedule that experiment files spell by a name and parameters."""
 
 import dataclasses
 import re
@@ -12,15 +10,14 @@ from fedax.utils.plugins import is_user_code
 
 
 class Rule:
-    """The base of a family of rules; each one is a frozen dataclass, whose
-    fields are its parameters.
+    """The base of a family of rules; each one is a frozen dataclass, whose fields are its
+    parameters.
 
     Attributes:
-        known: the family's rules by name; a subclass that brings its own
-            begins a family.
+        known: the family's rules by name; a subclass that brings its own begins a family.
         argument: of `Schedule`, for messages.
-        reference: where a class that a file names is defined, see
-            `fedax.utils.plugins`; built-in ones have none.
+        reference: where a class that a file names is defined, see `fedax.utils.plugins`; built-in
+            ones have none.
     """
 
     known: ClassVar[dict[str, Any]] = {}
@@ -42,8 +39,7 @@ class Rule:
 
     @classmethod
     def of(cls, spelling: Any) -> Any:
-        """Makes a rule from its spelling in files: a name, or a table with a
-        name and parameters.
+        """Makes a rule from its spelling in files: a name, or a table with a name and parameters.
 
         A rule is returned unchanged, and so is None.
 
@@ -53,11 +49,7 @@ class Rule:
         if spelling is None or isinstance(spelling, cls):
             return spelling
         field = f"Schedule({cls.argument}=...)"
-        parameters = (
-            dict(spelling)
-            if isinstance(spelling, dict)
-            else {"name": spelling}
-        )
+        parameters = dict(spelling) if isinstance(spelling, dict) else {"name": spelling}
         name = str(parameters.pop("name", ""))
         rule = class_of(cls.argument, cls.known, name, cls)
         if name not in cls.known and is_user_code(cls.argument, name):
@@ -72,10 +64,5 @@ class Rule:
     def spelling(self) -> Any:
         """The inverse of `of`."""
         rule: Any = self
-        parameters = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(rule)
-        }
-        return (
-            {"name": self.name()} | parameters if parameters else self.name()
-        )
+        parameters = {field.name: getattr(self, field.name) for field in dataclasses.fields(rule)}
+        return {"name": self.name()} | parameters if parameters else self.name()

@@ -1,6 +1,4 @@
-"""Errors about mistakes in functions that users write for compiled programs,
-in their own terms.
-"""
+"""Errors about mistakes in functions that users write for compiled programs, in their own terms."""
 
 import contextlib
 import inspect
@@ -30,8 +28,7 @@ IN_A_METHOD = (
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """Returns the name of a function for messages, a method with that of its
-    object's class.
+    """Returns the name of a function for messages, a method with that of its object's class.
 
     >>> name_of("text".upper), name_of(max)
     ('str.upper', 'max')
@@ -46,11 +43,7 @@ def described(value: object) -> str:
     """Returns a value in words, arrays by their shapes.
 
     >>> import jax.numpy as jnp
-    >>> (
-    ...     described((jnp.zeros(3, jnp.float32), None)),
-    ...     described(None),
-    ...     described(2.5),
-    ... )
+    >>> described((jnp.zeros(3, jnp.float32), None)), described(None), described(2.5)
     ('(f32[3], None)', 'None', '2.5')
     """
     # whether a number came from Python is of no account
@@ -59,11 +52,8 @@ def described(value: object) -> str:
 
 
 @contextlib.contextmanager
-def explained(
-    function: Callable[..., object], advice: str = IN_A_METHOD
-) -> Generator[None]:
-    """Adds a note with the user's function to JAX's errors about what
-    compiled functions cannot do.
+def explained(function: Callable[..., object], advice: str = IN_A_METHOD) -> Generator[None]:
+    """Adds a note with the user's function to JAX's errors about what compiled functions cannot do.
 
     Args:
         function: that runs inside the context.

@@ -1,9 +1,8 @@
 r"""Ways to deal pooled examples out to clients.
 
-A partition is a list with one array of example indices for each client. Every
-function here is pure: the same arguments and seed give the same partition; no
-example goes to two clients and no client is left without. All but `by_user`
-deal out every example.
+A partition is a list with one array of example indices for each client. Every function here is
+pure: the same arguments and seed give the same partition; no example goes to two clients and no
+client is left without. All but `by_user` deal out every example.
 
 | name | clients differ in | function |
 |---|---|---|

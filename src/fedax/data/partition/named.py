@@ -33,9 +33,7 @@ def find_partition(name: str) -> Callable[..., Partition]:
     return PARTITIONS[name]
 
 
-def partition_by(
-    name: str, labels: Any, clients: int, seed: int = 0, **options: Any
-) -> Partition:
+def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options: Any) -> Partition:
     """Partitions by the function of a name in `PARTITIONS`, with its options.
 
     Args:
@@ -48,16 +46,13 @@ def partition_by(
     >>> import numpy as np
     >>> [
     ...     len(part)
-    ...     for part in partition_by(
-    ...         "shards", np.arange(20) % 10, clients=5, shards_per_client=1
-    ...     )
+    ...     for part in partition_by("shards", np.arange(20) % 10, clients=5, shards_per_client=1)
     ... ]
     [4, 4, 4, 4, 4]
 
     Raises:
         UnknownName: no such partition.
-        InvalidInput: an option out of range; or a `DataError` if the examples
-            do not suffice.
+        InvalidInput: an option out of range; or a `DataError` if the examples do not suffice.
     """
     function = find_partition(name)
     parameters = options_of(function)

@@ -1,3 +1,1 @@
-"""Data sets, one per file; each is a function that returns
-`fedax.data.FederatedData`.
-"""
+"""Data sets, one per file; each is a function that returns `fedax.data.FederatedData`."""

@@ -19,32 +19,29 @@ def digits(
     split: Split = "shuffled",
     **options: Any,
 ) -> FederatedData:
-    """Reads 1,797 images of handwritten digits, 8 x 8 pixels, from
-    scikit-learn.
+    """Reads 1,797 images of handwritten digits, 8 x 8 pixels, from scikit-learn.
 
     Rows of 64 numbers in [0, 1], 10 classes.
 
     Args:
-        partition: a name of `fedax.data.partition`: iid, index,
-            quantity_skew, shards, dirichlet or power_law.
+        partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet
+            or power_law.
         clients: at least 1.
         seed: of partition and split.
-        test_fraction: share of each client's examples kept for testing, in
-            [0, 1).
+        test_fraction: share of each client's examples kept for testing, in [0, 1).
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
         options: of the partition, such as `alpha` for dirichlet.
 
     Raises:
         UnknownName: no such partition.
-        InvalidInput: an argument out of range; or a `DataError` if the
-            examples do not suffice.
+        InvalidInput: an argument out of range; or a `DataError` if the examples do not suffice.
 
     >>> data = digits("dirichlet", clients=10, alpha=0.5)
     >>> data.clients, int(data.sizes.sum() + data.test_sizes.sum())
     (10, 1797)
 
-    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits,
-    UCI repository, 1998 (test part).
+    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998
+    (test part).
     """
     images, labels = _read()
     client_rows = partition_by(partition, labels, clients, seed, **options)
@@ -65,8 +62,6 @@ def _read() -> tuple[np.ndarray, np.ndarray]:
 
     To import scikit-learn takes as long as a small run.
     """
-    path = distribution("scikit-learn").locate_file(
-        "sklearn/datasets/data/digits.csv.gz"
-    )
+    path = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     table = np.loadtxt(str(path), delimiter=",")
     return table[:, :-1], table[:, -1].astype(np.int64)

@@ -11,15 +11,7 @@ from jaxtyping import Float, Int
 from fedax.core import DataError
 from fedax.data.files import FILES
 from fedax.data.folder import data_file, read_whole, reading, verify
-from fedax.data.options import (
-    Clients,
-    Count,
-    Folder,
-    Seed,
-    Share,
-    Split,
-    validated,
-)
+from fedax.data.options import Clients, Count, Folder, Seed, Share, Split, validated
 from fedax.data.partition import partition_by
 from fedax.examples.federated import FederatedData
 
@@ -29,25 +21,21 @@ MOST_NUMBERS = 1 << 30
 
 def read_libsvm(
     path: str | Path, features: int | None = None
-) -> tuple[
-    Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]
-]:
+) -> tuple[Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]]:
     r"""Reads `label index:value ...` lines, plain or gzipped.
 
     Indices count from 1; missing values are 0.
 
     Args:
         path: of the file.
-        features: columns of the result; the largest index in the file by
-            default.
+        features: columns of the result; the largest index in the file by default.
 
     Returns:
-        A dense array of single precision, and labels from 0 on in the order
-        of the file's label values: the larger of two labels becomes 1.
+        A dense array of single precision, and labels from 0 on in the order of the file's label
+        values: the larger of two labels becomes 1.
 
     Raises:
-        DataError: a missing, damaged or malformed file, or more columns than
-            `features`.
+        DataError: a missing, damaged or malformed file, or more columns than `features`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -85,36 +73,28 @@ def libsvm(
     | `w8a` | 49,749 | 300 | 1,479 |
 
     Args:
-        file: one of the four, whose content is then verified, or the name of
-            any other file; looked for in the folder and in its subfolder
-            `libsvm`, with and without `.gz`.
-        partition: a name of `fedax.data.partition`. "index" cuts the file
-            into contiguous blocks, as the local GD paper does.
+        file: one of the four, whose content is then verified, or the name of any other file; looked
+            for in the folder and in its subfolder `libsvm`, with and without `.gz`.
+        partition: a name of `fedax.data.partition`. "index" cuts the file into contiguous blocks,
+            as the local GD paper does.
         clients: at least 1.
         seed: of partition and split.
-        test_fraction: share of each client's examples kept for testing, in
-            [0, 1).
+        test_fraction: share of each client's examples kept for testing, in [0, 1).
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
-        features: columns; the largest index in the file by default. 123 gives
-            a5a the width of a9a.
+        features: columns; the largest index in the file by default. 123 gives a5a the width of a9a.
         folder: where the file lies; see `fedax.data.data_folder`.
         options: of the partition.
 
     Raises:
         UnknownName: no such partition.
         InvalidInput: an argument out of range.
-        DataError: a missing, damaged, malformed or different file; or
-            examples that do not suffice.
+        DataError: a missing, damaged, malformed or different file; or examples that do not suffice.
 
-    Source: Chang and Lin, LIBSVM (2011), data page; a5a and a9a from Adult
-    and mushrooms from Mushroom (UCI repository), w8a from Platt (1998).
+    Source: Chang and Lin, LIBSVM (2011), data page; a5a and a9a from Adult and mushrooms from
+    Mushroom (UCI repository), w8a from Platt (1998).
     """
-    how = (
-        "Put the file there in LIBSVM's text format, plain or gzipped (.gz)."
-    )
-    path = data_file(
-        folder, how, f"libsvm/{file}.gz", f"libsvm/{file}", f"{file}.gz", file
-    )
+    how = "Put the file there in LIBSVM's text format, plain or gzipped (.gz)."
+    path = data_file(folder, how, f"libsvm/{file}.gz", f"libsvm/{file}", f"{file}.gz", file)
     text = read_whole(path)
     if f"libsvm/{file}" in FILES:
         verify(file, FILES[f"libsvm/{file}"].sha256, [text], path)
@@ -139,28 +119,16 @@ w8a = functools.partial(libsvm, "w8a")
 
 def _parse(
     text: bytes, path: Path, features: int | None
-) -> tuple[
-    Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]
-]:
-    from sklearn.datasets import (
-        load_svmlight_file,
-    )  # takes a second to import, so only on demand
+) -> tuple[Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]]:
+    from sklearn.datasets import load_svmlight_file  # takes a second to import, so only on demand
 
     content = io.BytesIO(text)
     # scikit-learn's annotations are narrower than what it takes
-    how: dict[str, Any] = {
-        "n_features": features,
-        "dtype": np.float32,
-        "zero_based": False,
-    }
+    how: dict[str, Any] = {"n_features": features, "dtype": np.float32, "zero_based": False}
     with reading(path, "lines 'label index:value ...' with indices from 1"):
         table, values = load_svmlight_file(content, **how)
     finite = np.isfinite(values).all() and np.isfinite(table.data).all()
-    if (
-        not len(values)
-        or not finite
-        or np.prod(table.shape, dtype=float) > MOST_NUMBERS
-    ):
+    if not len(values) or not finite or np.prod(table.shape, dtype=float) > MOST_NUMBERS:
         got = f"a file at {path} with a table of shape {table.shape}"
         allowed = f"at least one example, finite numbers, and a table of up to {MOST_NUMBERS}"
         raise DataError.found(path.name, got, allowed)

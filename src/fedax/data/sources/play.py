@@ -21,9 +21,8 @@ Vocabulary = Literal["leaf", "own"]
 def roles_of(text: str) -> dict[str, str]:
     r"""Collects the lines of each speaking role, in the order of first words.
 
-    A speech is a line `Name:` and the lines up to the next empty one. Line
-    ends become spaces, and runs of spaces one, as in LEAF; a role's speeches
-    are joined by a space.
+    A speech is a line `Name:` and the lines up to the next empty one. Line ends become spaces, and
+    runs of spaces one, as in LEAF; a role's speeches are joined by a space.
 
     >>> roles_of("A:\nTo be,\nor not\n\nB:\nHm.\n\nA:\nto be.\n")
     {'A': 'To be, or not to be.', 'B': 'Hm.'}
@@ -37,16 +36,9 @@ def roles_of(text: str) -> dict[str, str]:
         head, _, speech = block.strip().partition("\n")
         if not head.endswith(":"):
             got = f"a block that begins with {head[:40]!r}"
-            raise DataError.of(
-                "play", got, "blocks that begin with a line 'Name:'"
-            )
-        speeches.setdefault(head[:-1], []).append(
-            re.sub(r"\s+", " ", speech).strip()
-        )
-    return {
-        role: " ".join(filter(None, spoken))
-        for role, spoken in speeches.items()
-    }
+            raise DataError.of("play", got, "blocks that begin with a line 'Name:'")
+        speeches.setdefault(head[:-1], []).append(re.sub(r"\s+", " ", speech).strip())
+    return {role: " ".join(filter(None, spoken)) for role, spoken in speeches.items()}
 
 
 @validated
@@ -71,26 +63,21 @@ def play(
         minimum: roles with fewer windows are left out; at least 1.
         length: characters in a window.
         stride: characters from one window to the next; 1 in LEAF.
-        vocabulary: `"leaf"` for the 80 characters of LEAF
-            (`fedax.data.LEAF_CHARACTERS`; others are left out of the text, in
-            tinyshakespeare one `$`), `"own"` for those of the text, sorted.
+        vocabulary: `"leaf"` for the 80 characters of LEAF (`fedax.data.LEAF_CHARACTERS`; others are
+            left out of the text, in tinyshakespeare one `$`), `"own"` for those of the text,
+            sorted.
         seed: of the split.
-        test_fraction: share of each client's windows kept for testing, in [0,
-            1).
-        split: `"in_order"` and `"shuffled"` take the last ones, without those
-            that overlap with windows that are trained on. `"in_order_rows"`
-            and `"shuffled_rows"` keep these; `"shuffled_rows"` draws single
-            windows, as the released codes do, most of which then overlap with
-            others that are trained on.
+        test_fraction: share of each client's windows kept for testing, in [0, 1).
+        split: `"in_order"` and `"shuffled"` take the last ones, without those that overlap with
+            windows that are trained on. `"in_order_rows"` and `"shuffled_rows"` keep these;
+            `"shuffled_rows"` draws single windows, as the released codes do, most of which then
+            overlap with others that are trained on.
         name: for tables and messages.
 
     Raises:
-        DataError: a text that is not cut into speeches, or no role with
-            `minimum` windows.
+        DataError: a text that is not cut into speeches, or no role with `minimum` windows.
 
-    >>> data = play(
-    ...     "A:\nTo be or not.\n\nB:\nHm.\n", length=4, test_fraction=0
-    ... )
+    >>> data = play("A:\nTo be or not.\n\nB:\nHm.\n", length=4, test_fraction=0)
     >>> data.clients, data.train[0]["x"].shape, data.classes
     (1, (9, 4), 80)
     """
@@ -98,49 +85,29 @@ def play(
     characters = LEAF_CHARACTERS
     if vocabulary == "own":
         characters = "".join(sorted(set("".join(speeches.values()))))
-    # windows less than this apart overlap, the character that follows them
-    # included
+    # windows less than this apart overlap, the character that follows them included
     gap = -(-(length + 1) // stride)
     rng = np.random.default_rng([seed, 1])
     train = dict[str, Examples]()
     test = dict[str, Examples]()
     for role, speech in speeches.items():
-        known = "".join(
-            character for character in speech if character in characters
-        )
-        x, y = windows(
-            encode(known, characters, f"role {role!r}"), length, stride
-        )
+        known = "".join(character for character in speech if character in characters)
+        x, y = windows(encode(known, characters, f"role {role!r}"), length, stride)
         if len(y) < minimum:
             continue
-        rows = (
-            rng.permutation(len(y))
-            if split == "shuffled_rows"
-            else np.arange(len(y))
-        )
+        rows = rng.permutation(len(y)) if split == "shuffled_rows" else np.arange(len(y))
         count = train_size(len(y), test_fraction)
         # in the text's order, for validation is put aside by it
         kept = np.sort(rows[:count])
-        put_aside = (
-            rows[count:]
-            if split.endswith("_rows")
-            else rows[count + gap - 1 :]
-        )
+        put_aside = rows[count:] if split.endswith("_rows") else rows[count + gap - 1 :]
         train[role] = {"x": x[kept], "y": y[kept]}
         test[role] = {"x": x[put_aside], "y": y[put_aside]}
     if not train:
-        raise DataError.of(
-            f"{name}(minimum=...)", minimum, "numbers that some role reaches"
-        )
+        raise DataError.of(f"{name}(minimum=...)", minimum, "numbers that some role reaches")
     data = FederatedData.from_arrays(
-        train,
-        classes=len(characters),
-        test=test if test_fraction else None,
-        name=name,
+        train, classes=len(characters), test=test if test_fraction else None, name=name
     )
-    return dataclasses.replace(
-        data, train=dataclasses.replace(data.train, gap=gap)
-    )
+    return dataclasses.replace(data, train=dataclasses.replace(data.train, gap=gap))
 
 
 @validated
@@ -154,8 +121,7 @@ def tinyshakespeare(
     split: Split = "in_order",
     folder: Folder = None,
 ) -> FederatedData:
-    """Reads tinyshakespeare, an excerpt of Shakespeare's plays, by speaking
-    role; see `play`.
+    """Reads tinyshakespeare, an excerpt of Shakespeare's plays, by speaking role; see `play`.
 
     1,115,394 characters.
 
@@ -165,27 +131,20 @@ def tinyshakespeare(
         stride: characters from one window to the next.
         vocabulary: "leaf" or "own".
         seed: of the split.
-        test_fraction: share of each client's windows kept for testing, in [0,
-            1).
+        test_fraction: share of each client's windows kept for testing, in [0, 1).
         split: "in_order", "shuffled", "in_order_rows" or "shuffled_rows".
-        folder: where `tinyshakespeare.txt` or `.txt.gz` lies, or their folder
-            `shakespeare`.
+        folder: where `tinyshakespeare.txt` or `.txt.gz` lies, or their folder `shakespeare`.
 
     Raises:
         DataError: a missing, broken or different file.
 
-    Source: Karpathy, char-rnn (2015). By role as Caldas et al., LEAF
-    (arXiv:1812.01097) do with all plays.
+    Source: Karpathy, char-rnn (2015). By role as Caldas et al., LEAF (arXiv:1812.01097) do with all
+    plays.
     """
     file = "tinyshakespeare.txt"
     how = "Put it there, plain or gzipped: data/tinyshakespeare/input.txt of karpathy/char-rnn."
     path = data_file(
-        folder,
-        how,
-        f"shakespeare/{file}.gz",
-        f"shakespeare/{file}",
-        f"{file}.gz",
-        file,
+        folder, how, f"shakespeare/{file}.gz", f"shakespeare/{file}", f"{file}.gz", file
     )
     content = read_whole(path)
     verify(file, FILES[f"shakespeare/{file}"].sha256, [content], path)

@@ -1,3 +1,1 @@
-"""Backends that carry client work out: compiled simulation, reference,
-MPI.
-"""
+"""Backends that carry client work out: compiled simulation, reference, MPI."""

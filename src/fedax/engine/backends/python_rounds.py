@@ -1,8 +1,6 @@
-"""Rounds that run in Python, one after the other, for backends that reach
-each client on its own.
+"""Rounds that run in Python, one after the other, for backends that reach each client on its own.
 
-The reference engine, MPI and Flower share them. Cohorts have concrete sizes
-here, without padding.
+The reference engine, MPI and Flower share them. Cohorts have concrete sizes here, without padding.
 """
 
 from abc import abstractmethod
@@ -42,21 +40,12 @@ class PythonBackend(Backend):
 
     @abstractmethod
     def run_clients(
-        self,
-        phase_work: PhaseWork,
-        cohort: Cohort,
-        states: dict[str, ClientStates],
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]
     ) -> list[ClientResult]:
-        """Runs the work of every client of a cohort and returns the results
-        in its order.
-        """
+        """Runs the work of every client of a cohort and returns the results in its order."""
 
     def work(
-        self,
-        phase_work: PhaseWork,
-        cohort: Cohort,
-        states: dict[str, ClientStates],
-        gather: bool,
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
         results = self.run_clients(phase_work, cohort, states)
         values = [
@@ -72,15 +61,9 @@ class PythonBackend(Backend):
         rows = [result.states for result in results]
         if self.setup.drop:
             # no row of a client that is left out is stored; it may have none
-            counting = [
-                result.states for result in results if not result.broken
-            ] or [{}]
-            rows = [
-                counting[0] if result.broken else result.states
-                for result in results
-            ]
-            # zero the values too: a weight of 0 does not remove what is not
-            # finite
+            counting = [result.states for result in results if not result.broken] or [{}]
+            rows = [counting[0] if result.broken else result.states for result in results]
+            # zero the values too: a weight of 0 does not remove what is not finite
             values = [
                 jax.tree.map(jnp.zeros_like, v) if result.broken else v
                 for v, result in zip(values, results)
@@ -103,13 +86,11 @@ def stack(*rows: Array | np.ndarray) -> Array:
 class PythonProgram(Program):
     """Rounds in Python.
 
-    The states are a list with a pair for each run: its carry, and the cohort
-    that worked last.
+    The states are a list with a pair for each run: its carry, and the cohort that worked last.
 
     Args:
         inputs: see `Engine.program`; all have one solver and one schedule.
-        backend: a function of the setup of a setting and a root key that
-            returns their backend.
+        backend: a function of the setup of a setting and a root key that returns their backend.
     """
 
     def __init__(
@@ -121,9 +102,7 @@ class PythonProgram(Program):
         self.setup = setup
         self.seeds = len(roots)
         self.runs: list[tuple[Any, Key[Array, ""]]] = [
-            (backend(setting.of(setup), root), root)
-            for setting in settings
-            for root in roots
+            (backend(setting.of(setup), root), root) for setting in settings for root in roots
         ]
         self.timelines = [timeline_of(setup, root) for _, root in self.runs]
 
@@ -132,9 +111,7 @@ class PythonProgram(Program):
         runs = zip(self.runs, per_run, strict=True)
         return [(initial_carry(*run, w), None) for run, w in runs]
 
-    def advance(
-        self, states: Any, first: int, count: int
-    ) -> tuple[Any, list[Log]]:
+    def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         rounds = range(first, first + count)
         results = [
             self._advance(i, carry, last_cohort, rounds)
@@ -144,34 +121,24 @@ class PythonProgram(Program):
         return [*new_states], [*logs]
 
     def _advance(
-        self,
-        run: int,
-        carry: RunCarry,
-        last_cohort: Cohort | None,
-        rounds: range,
+        self, run: int, carry: RunCarry, last_cohort: Cohort | None, rounds: range
     ) -> tuple[Any, Log]:
-        """Runs some rounds of one run; returns its new state and the log of
-        the rounds.
-        """
+        """Runs some rounds of one run; returns its new state and the log of the rounds."""
         backend, root = self.runs[run]
         algorithm = backend.setup.algorithm
         timeline = self.timelines[run]
-        rows = jax.tree.map(
-            jnp.asarray, timeline.rows(rounds.start, len(rounds))
-        )
+        rows = jax.tree.map(jnp.asarray, timeline.rows(rounds.start, len(rounds)))
         carry = with_slots(self.setup.timing, carry, [timeline], rounds.stop)
         logs = []
         for t in rounds:
-            fed = RoundContext(
-                backend, t, root, carry, row_at(rows, t - rounds.start)
-            )
+            fed = RoundContext(backend, t, root, carry, row_at(rows, t - rounds.start))
             try:
                 with explained(algorithm.round):
                     new_carry = fed.end(algorithm.round(fed, carry.state))
                 last_cohort = fed.last
             except EmptyPhaseError:
-                # abandoned: the carry stays as it was, but for what the
-                # server step sent down, whose receivers arrive later
+                # abandoned: the carry stays as it was, but for what the server step sent down,
+                # whose receivers arrive later
                 new_carry = carry._replace(downlinks=fed.carry.downlinks)
                 fed.is_abandoned = True
                 last_cohort = None
@@ -181,11 +148,8 @@ class PythonProgram(Program):
             carry = new_carry
         return (carry, last_cohort), merge_logs(logs)
 
-    def observe(
-        self, states: Any, observers: Sequence[Observer]
-    ) -> list[dict[str, Any]]:
-        # padded to all clients, so that observers are compiled once whatever
-        # the cohort
+    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, Any]]:
+        # padded to all clients, so that observers are compiled once whatever the cohort
         clients = self.setup.population.clients
         dtype = self.setup.layout.dtype
         return [
@@ -206,10 +170,6 @@ class PythonProgram(Program):
 
     @abstractmethod
     def metrics(
-        self,
-        run: int,
-        carry: RunCarry,
-        worked: Cohort,
-        observers: tuple[Observer, ...],
+        self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
         """Computes the metrics of one run; `run` is its place in `runs`."""

@@ -10,15 +10,14 @@ import jax
 
 
 def keep_programs(folder: str | Path | None = None) -> Path:
-    """Stores compiled programs on disk, from where the next process loads
-    them.
+    """Stores compiled programs on disk, from where the next process loads them.
 
-    The command line does so by itself. Call it before the first run. Programs
-    over several CPU devices are not stored.
+    The command line does so by itself. Call it before the first run. Programs over several CPU
+    devices are not stored.
 
     Args:
-        folder: where to store them; by default `fedax/programs` in the user's
-            cache folder (`XDG_CACHE_HOME`, or `~/.cache`).
+        folder: where to store them; by default `fedax/programs` in the user's cache folder
+            (`XDG_CACHE_HOME`, or `~/.cache`).
 
     Returns:
         The folder.
@@ -32,8 +31,7 @@ def keep_programs(folder: str | Path | None = None) -> Path:
         folder = Path(caches) / "fedax" / "programs"
     path = Path(folder)
     jax.config.update("jax_compilation_cache_dir", str(path))
-    # a first run compiles many small programs, which together take as long as
-    # a large one
+    # a first run compiles many small programs, which together take as long as a large one
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return path
 
@@ -42,10 +40,9 @@ def keep_programs(folder: str | Path | None = None) -> Path:
 def bypass_persistent_cache(devices: int) -> Iterator[None]:
     """Keeps programs of several CPU devices out of JAX's persistent cache.
 
-    A program loaded from there has lost the order of its collectives: two
-    devices may enter different ones, wait for each other and be aborted after
-    forty seconds (jaxlib 0.10.2; a second run of the same program hung in two
-    of three cases).
+    A program loaded from there has lost the order of its collectives: two devices may enter
+    different ones, wait for each other and be aborted after forty seconds (jaxlib 0.10.2; a second
+    run of the same program hung in two of three cases).
     """
     if devices < 2 or jax.default_backend() != "cpu":
         yield

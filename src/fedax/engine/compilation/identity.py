@@ -1,6 +1,4 @@
-"""Identity of a run: what its results depend on, as texts and hashes by
-name.
-"""
+"""Identity of a run: what its results depend on, as texts and hashes by name."""
 
 import dataclasses
 import functools
@@ -25,17 +23,13 @@ from fedax.utils.layout import Layout
 version = functools.cache(metadata.version)
 _PACKAGES = ("fedax", "jax", "jaxlib", "numpy", "optax", "equinox")
 _SHOWN = 16
-"""Arrays of up to this many entries are described by their numbers, larger
-ones by a hash.
-"""
+"""Arrays of up to this many entries are described by their numbers, larger ones by a hash."""
 _BLOCKS = 16
 """Blocks of a large array that a sampled hash reads."""
 _BLOCK_BYTES = 1 << 16
 
 Identity = dict[str, Any]
-"""Plain values, texts and hashes by dotted name, such as
-`schedule.cohort`.
-"""
+"""Plain values, texts and hashes by dotted name, such as `schedule.cohort`."""
 
 
 def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
@@ -44,17 +38,12 @@ def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
     Args:
         task: of the run.
         layout: of its trained parameters.
-        whole: whether all numbers of the data are hashed. Otherwise large
-            arrays are sampled: hashing 100 MB would take as long as a short
-            run.
+        whole: whether all numbers of the data are hashed. Otherwise large arrays are sampled:
+            hashing 100 MB would take as long as a short run.
     """
-    forms = jax.tree.map(
-        lambda a: (str(a.dtype), a.shape[1:]), task.data.arrays_by_part
-    )
+    forms = jax.tree.map(lambda a: (str(a.dtype), a.shape[1:]), task.data.arrays_by_part)
     facts: Identity = {
-        "model": strip_addresses(
-            f"{layout.treedef} {layout.shapes} {layout.dtype}"
-        ),
+        "model": strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}"),
         "task.name": task.name,
         "task.clients": task.train.clients,
         "task.examples": task.train.total,
@@ -69,8 +58,7 @@ def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
         "validation": task.validation,
         "central": task.central,
         "unseen": task.unseen and (task.unseen.train, task.unseen.test),
-        # modules hold functions and settings among their arrays, which
-        # programs depend on
+        # modules hold functions and settings among their arrays, which programs depend on
         "frozen": eqx.filter(task.frozen, eqx.is_array_like),
     }
     for name, value in data.items():
@@ -79,9 +67,7 @@ def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
 
 
 def environment() -> Identity:
-    """Returns the versions of packages and the settings of JAX that results
-    depend on.
-    """
+    """Returns the versions of packages and the settings of JAX that results depend on."""
     versions = {f"versions.{name}": version(name) for name in _PACKAGES}
     return versions | random_settings()
 
@@ -98,23 +84,15 @@ def random_settings() -> Identity:
 
 
 def merge(identities: Sequence[Identity]) -> Identity:
-    """Returns the identity of several runs together; what differs between
-    them as a list.
+    """Returns the identity of several runs together; what differs between them as a list.
 
     >>> merge([{"seed": 0, "rounds": 2}, {"seed": 1, "rounds": 2}])
     {'seed': [0, 1], 'rounds': 2}
     """
-    names = dict.fromkeys(
-        name for identity in identities for name in identity
-    )
-    columns = {
-        name: [identity.get(name) for identity in identities]
-        for name in names
-    }
+    names = dict.fromkeys(name for identity in identities for name in identity)
+    columns = {name: [identity.get(name) for identity in identities] for name in names}
     return {
-        name: column[0]
-        if all(value == column[0] for value in column)
-        else column
+        name: column[0] if all(value == column[0] for value in column) else column
         for name, column in columns.items()
     }
 
@@ -128,25 +106,18 @@ def check_same(current: Identity, stored: Identity, field: str) -> None:
         field: which is refused, for the message.
 
     Raises:
-        InvalidInput: they differ; the message lists the names of what
-            differs.
+        InvalidInput: they differ; the message lists the names of what differs.
     """
-    names = [
-        name
-        for name in {**stored, **current}
-        if current.get(name) != stored.get(name)
-    ]
+    names = [name for name in {**stored, **current} if current.get(name) != stored.get(name)]
     if names:
-        raise InvalidInput.because(
-            field, f"another run, which differs in {', '.join(names)}"
-        )
+        raise InvalidInput.because(field, f"another run, which differs in {', '.join(names)}")
 
 
 def describe(value: Any, name: str) -> Identity:
     """Returns a value as texts by name, equal for equal values.
 
-    Records, lists and mappings have an entry for each of theirs. An optimizer
-    counts by its program, anything else by its text without addresses.
+    Records, lists and mappings have an entry for each of theirs. An optimizer counts by its
+    program, anything else by its text without addresses.
 
     >>> describe({"rates": [0.1, 0.2]}, "a")
     {'a': 'dict of 1', 'a.rates': 'list of 2', 'a.rates[0]': '0.1', 'a.rates[1]': '0.2'}
@@ -155,16 +126,10 @@ def describe(value: Any, name: str) -> Identity:
         return {name: _hash_optimizer(value)}
     if isinstance(value, np.ndarray | jax.Array):
         is_short = value.size <= _SHOWN and not is_key(value)
-        return {
-            name: str(np.asarray(value).tolist())
-            if is_short
-            else hash_arrays(value)
-        }
+        return {name: str(np.asarray(value).tolist()) if is_short else hash_arrays(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
-        entries = {
-            f".{field.name}": getattr(value, field.name) for field in fields
-        }
+        entries = {f".{field.name}": getattr(value, field.name) for field in fields}
     elif isinstance(value, Mapping):
         entries = {f".{key}": entry for key, entry in value.items()}
     elif isinstance(value, tuple | list):
@@ -179,35 +144,25 @@ def describe(value: Any, name: str) -> Identity:
 
 
 def hash_arrays(tree: Any, sampled: bool = False) -> str:
-    """Returns a hash of a pytree's arrays and structure; `sampled`, of blocks
-    of large arrays.
-    """
+    """Returns a hash of a pytree's arrays and structure; `sampled`, of blocks of large arrays."""
     leaves, structure = jax.tree.flatten(tree)
     total = hashlib.sha256(strip_addresses(str(structure)).encode())
     for leaf in leaves:
         array = _sample_blocks(leaf) if sampled else as_numpy(leaf)
         total.update(f"{array.dtype}{array.shape}".encode())
         for block in blocks(array):
-            total.update(
-                np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
-            )
+            total.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
     return total.hexdigest()[:16]
 
 
 def hash_program(function: Callable[..., Any], *arguments: Any) -> str:
-    """Returns a hash of the jaxpr that a function traces to, and of its
-    constants.
-    """
+    """Returns a hash of the jaxpr that a function traces to, and of its constants."""
     arrays, static = eqx.partition(arguments, eqx.is_array)
 
     def program(arrays: Any) -> Any:
-        return eqx.filter(
-            function(*eqx.combine(arrays, static)), eqx.is_array
-        )
+        return eqx.filter(function(*eqx.combine(arrays, static)), eqx.is_array)
 
-    with jax.numpy_dtype_promotion(
-        "standard"
-    ):  # independent of the caller's setting
+    with jax.numpy_dtype_promotion("standard"):  # independent of the caller's setting
         closed = jax.make_jaxpr(program)(arrays)
     total = hashlib.sha256(strip_addresses(str(closed)).encode())
     for constant in _collect_constants(closed):
@@ -216,19 +171,10 @@ def hash_program(function: Callable[..., Any], *arguments: Any) -> str:
 
 
 def _collect_constants(closed: Any) -> list[Any]:
-    """Returns the constants of a jaxpr and of the jaxprs within it, such as
-    jitted functions.
-    """
-
-    def is_program(node: Any) -> bool:
-        return hasattr(node, "jaxpr") and hasattr(node, "consts")
-
+    """Returns the constants of a jaxpr and of the jaxprs within it, such as jitted functions."""
+    is_program = lambda node: hasattr(node, "jaxpr") and hasattr(node, "consts")  # noqa: E731
     # what a program takes from the one around it stands there
-    constants = [
-        c
-        for c in closed.consts
-        if hasattr(c, "dtype") and not isinstance(c, Tracer)
-    ]
+    constants = [c for c in closed.consts if hasattr(c, "dtype") and not isinstance(c, Tracer)]
     for equation in closed.jaxpr.eqns:
         for leaf in jax.tree.leaves(equation.params, is_leaf=is_program):
             constants += _collect_constants(leaf) if is_program(leaf) else []
@@ -238,13 +184,9 @@ def _collect_constants(closed: Any) -> list[Any]:
 def _hash_optimizer(optimizer: optax.GradientTransformation) -> str:
     vector = jnp.zeros(3)
     try:
-        update = hash_program(
-            optimizer.update, vector, optimizer.init(vector), vector
-        )
+        update = hash_program(optimizer.update, vector, optimizer.init(vector), vector)
         return hash_program(optimizer.init, vector) + update
-    except (
-        Exception
-    ):  # one that needs the leaves of a model, whose rounds are traced
+    except Exception:  # one that needs the leaves of a model, whose rounds are traced
         return "an optimizer of named leaves"
 
 
@@ -256,14 +198,12 @@ def as_numpy(leaf: Any) -> np.ndarray:
 
 def is_key(leaf: Any) -> bool:
     """Returns whether a leaf is an array of JAX keys."""
-    return hasattr(leaf, "dtype") and jnp.issubdtype(
-        leaf.dtype, jax.dtypes.prng_key
-    )
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _sample_blocks(leaf: Any) -> np.ndarray:
-    """Returns whole blocks of a large array, because reading scattered
-    numbers of a file would read all of its pages.
+    """Returns whole blocks of a large array, because reading scattered numbers of a file would
+    read all of its pages.
     """
     # of data on the devices of other hosts only the type counts
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
@@ -278,7 +218,5 @@ def _sample_blocks(leaf: Any) -> np.ndarray:
 
 
 def strip_addresses(text: str) -> str:
-    """Returns a text without the addresses of functions, which another
-    process has elsewhere.
-    """
+    """Returns a text without the addresses of functions, which another process has elsewhere."""
     return re.sub(r"0x[0-9a-f]+", "", text)

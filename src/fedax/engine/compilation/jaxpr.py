@@ -6,9 +6,7 @@ import jax
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Returns the jaxprs within an equation: loop bodies, branches,
-    callees.
-    """
+    """Returns the jaxprs within an equation: loop bodies, branches, callees."""
     nodes = jax.tree.leaves(equation.params, is_leaf=_is_jaxpr)
     # ClosedJaxpr has it as `jaxpr`
     return [getattr(node, "jaxpr", node) for node in nodes if _is_jaxpr(node)]
@@ -21,9 +19,7 @@ def trip_count(equation: Any) -> int | None:
     """
     if equation.primitive.name == "while":
         return None
-    return (
-        equation.params["length"] if equation.primitive.name == "scan" else 1
-    )
+    return equation.params["length"] if equation.primitive.name == "scan" else 1
 
 
 def _is_jaxpr(node: Any) -> bool:

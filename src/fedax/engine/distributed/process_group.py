@@ -1,9 +1,8 @@
 """The processes (ranks) of a run, and what they do together.
 
-Everything follows from one blocking `allgather`: errors that all ranks raise,
-configurations that have to match, stopping. An error that one rank meets
-within a run aborts the job, so that no rank waits for one that has failed. A
-rank that ends elsewhere says so in the others' next exchange.
+Everything follows from one blocking `allgather`: errors that all ranks raise, configurations that
+have to match, stopping. An error that one rank meets within a run aborts the job, so that no rank
+waits for one that has failed. A rank that ends elsewhere says so in the others' next exchange.
 """
 
 import atexit
@@ -22,9 +21,8 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells expect it."""
 _ENDED = "it has ended its program, while other ranks have not"
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Environment variables set by the launchers of Open MPI, of Slurm and of
-MPICH and its relatives.
-"""
+"""Environment variables set by the launchers of Open MPI, of Slurm and of MPICH and its
+relatives."""
 
 OWN_DATA = ("task.examples", "data.train", "data.test", "data.validation")
 """Facts that differ between ranks of one client each."""
@@ -42,8 +40,7 @@ class ProcessGroup:
         rank: the number of this process, from 0. Rank 0 writes files.
         size: the number of processes.
         name: the engine's name, for messages.
-        splits_data: whether ranks may hold one client each, with its own
-            examples.
+        splits_data: whether ranks may hold one client each, with its own examples.
     """
 
     rank: int = 0
@@ -59,9 +56,7 @@ class ProcessGroup:
         """Ends all ranks at once, with an exit code."""
 
     def report_exit(self) -> None:
-        """Makes this rank tell those that still wait for it when its program
-        ends.
-        """
+        """Makes this rank tell those that still wait for it when its program ends."""
         # as `_exchange` sends errors
         atexit.register(self.allgather, ((_ENDED, ""), None))
 
@@ -70,9 +65,7 @@ class ProcessGroup:
         return self._exchange(value if self.rank == 0 else None)[0]
 
     def own_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Returns those of the clients, with a first axis (clients,), that
-        this rank holds.
-        """
+        """Returns those of the clients, with a first axis (clients,), that this rank holds."""
         return rows
 
     def any(self, flag: bool) -> bool:
@@ -81,11 +74,9 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def raise_on_all_ranks(self) -> Iterator[None]:
-        """Runs a block on all ranks and raises on all of them if it fails on
-        one.
+        """Runs a block on all ranks and raises on all of them if it fails on one.
 
-        The block must not communicate: a rank that fails would leave the
-        others waiting inside it.
+        The block must not communicate: a rank that fails would leave the others waiting inside it.
         """
         try:
             yield
@@ -96,16 +87,12 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def abort_on_error(self) -> Iterator[None]:
-        """Runs a block that communicates, and aborts all ranks if one
-        raises.
-        """
+        """Runs a block that communicates, and aborts all ranks if one raises."""
         try:
             yield
         except BaseException as error:
             # after an error that all ranks have raised, no rank waits
-            if self.size > 1 and not getattr(
-                error, "raised_on_all_ranks", False
-            ):
+            if self.size > 1 and not getattr(error, "raised_on_all_ranks", False):
                 traceback.print_exception(error)
                 sys.stdout.flush()
                 print(
@@ -113,9 +100,7 @@ class ProcessGroup:
                     file=sys.stderr,
                     flush=True,
                 )
-                self.abort(
-                    INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-                )
+                self.abort(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
             raise
 
     def check_same_config(
@@ -145,27 +130,19 @@ class ProcessGroup:
         # a task of all clients must be the same everywhere
         one_each = all(config.get("task.clients") == 1 for config in configs)
         splits_data = self.splits_data and one_each
-        refused = [
-            name
-            for name in differing
-            if not (splits_data and name in OWN_DATA)
-        ]
+        refused = [name for name in differing if not (splits_data and name in OWN_DATA)]
         with self.raise_on_all_ranks():
             if refused:
                 reason = f"the ranks disagree about {', '.join(refused)}"
-                raise InvalidInput.because(
-                    self.name, reason, "All must run the same."
-                )
+                raise InvalidInput.because(self.name, reason, "All must run the same.")
         return lambda: fingerprint | differing
 
-    def _exchange(
-        self, content: Any = None, error: BaseException | None = None
-    ) -> list[Any]:
+    def _exchange(self, content: Any = None, error: BaseException | None = None) -> list[Any]:
         """Gathers the contents of all ranks; without content it is a barrier.
 
         Raises:
-            BaseException: if any rank brings an error: its own error on that
-                rank, `RankFailed` on the others.
+            BaseException: if any rank brings an error: its own error on that rank, `RankFailed` on
+                the others.
         """
         if self.size == 1:
             if error is not None:
@@ -176,9 +153,7 @@ class ProcessGroup:
         if error is not None:
             text = _line(error), "".join(traceback.format_exception(error))
         gathered = self.allgather((text, content))
-        failed = {
-            rank: text for rank, (text, _) in enumerate(gathered) if text
-        }
+        failed = {rank: text for rank, (text, _) in enumerate(gathered) if text}
         if not failed:
             return [content for _, content in gathered]
         first = min(failed)
@@ -194,7 +169,5 @@ class ProcessGroup:
 
 
 def _line(error: BaseException) -> str:
-    """Returns an exception as one line, such as `DataError: client 0:
-    ...`.
-    """
+    """Returns an exception as one line, such as `DataError: client 0: ...`."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")

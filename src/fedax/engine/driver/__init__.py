@@ -1,3 +1,1 @@
-"""Between rounds: the run loop, sessions, options, checkpoints, early
-stopping.
-"""
+"""Between rounds: the run loop, sessions, options, checkpoints, early stopping."""

@@ -23,13 +23,12 @@ def privacy_spent(
     privacy: Privacy,
     rounds: int = 100,
 ) -> float:
-    r"""Returns the $\varepsilon$ that a run spends, at the $\delta$ of its
-    privacy.
+    r"""Returns the $\varepsilon$ that a run spends, at the $\delta$ of its privacy.
 
     Infinity without noise.
 
-    Of one run, between the neighbours that `Privacy` names. Several runs on
-    the same data spend more together.
+    Of one run, between the neighbours that `Privacy` names. Several runs on the same data spend
+    more together.
 
     Args:
         algorithm, task, schedule, rounds: of the run.
@@ -43,11 +42,7 @@ def privacy_spent(
     >>> private = fedax.Privacy(noise=1.0, delta=1e-3)
     >>> round(
     ...     fedax.privacy.privacy_spent(
-    ...         fedax.FedAvg(),
-    ...         task,
-    ...         schedule=schedule,
-    ...         privacy=private,
-    ...         rounds=20,
+    ...         fedax.FedAvg(), task, schedule=schedule, privacy=private, rounds=20
     ...     ),
     ...     2,
     ... )
@@ -69,8 +64,7 @@ def noise_for(
     privacy: Privacy,
     rounds: int = 100,
 ) -> float:
-    r"""Returns the noise multiplier with which a run spends at most
-    $\varepsilon$ at its $\delta$.
+    r"""Returns the noise multiplier with which a run spends at most $\varepsilon$ at its $\delta$.
 
     Args:
         epsilon: to spend, above 0.
@@ -78,36 +72,23 @@ def noise_for(
         privacy: of its channel; its own noise does not matter.
 
     Raises:
-        InvalidInput: a method or a schedule for which it does not hold, or
-            options of `privacy` that do not fit the noise found, such as
-            `count_noise`.
+        InvalidInput: a method or a schedule for which it does not hold, or options of `privacy`
+            that do not fit the noise found, such as `count_noise`.
     """
     # the noise of adaptive clipping has to fit the noise that is found
-    any_noise = dataclasses.replace(
-        privacy, noise=1.0, quantile=None, count_noise=None
-    )
+    any_noise = dataclasses.replace(privacy, noise=1.0, quantile=None, count_noise=None)
     private = _private_of(algorithm, task, schedule, any_noise)
     noise = noise_of(private.ledger, epsilon, privacy.delta, rounds)
-    # refuses what does not fit this noise, rather than the noise that
-    # `privacy` came with
-    private._replace(
-        privacy=dataclasses.replace(privacy, noise=noise)
-    ).check_count_noise()
+    # refuses what does not fit this noise, rather than the noise that `privacy` came with
+    private._replace(privacy=dataclasses.replace(privacy, noise=noise)).check_count_noise()
     return noise
 
 
 def _private_of(
-    algorithm: Algorithm[Any],
-    task: Task,
-    schedule: Schedule,
-    privacy: Privacy,
+    algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy
 ) -> Private:
-    """Returns the privacy of a run, checked as the run would be, without its
-    budget.
-    """
+    """Returns the privacy of a run, checked as the run would be, without its budget."""
     channel = Channel(privacy=dataclasses.replace(privacy, budget=math.inf))
-    private = Grid(
-        [algorithm], task, [], RunOptions(schedule=schedule, channel=channel)
-    ).private
+    private = Grid([algorithm], task, [], RunOptions(schedule=schedule, channel=channel)).private
     assert private is not None, "asked for"
     return private

@@ -1,5 +1,5 @@
-"""Builds the history of a run as it grows: observations, logs of rounds, the
-outcome, the best model.
+"""Builds the history of a run as it grows: observations, logs of rounds, the outcome, the best
+model.
 """
 
 import dataclasses
@@ -13,12 +13,7 @@ from fedax.core.directions import Mode, is_better
 from fedax.core.history import Best, History, Outcome, RunDetails, clock_after
 from fedax.engine.driver.early_stopping import Budget, EarlyStopping
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.round.engine import (
-    Log,
-    RunCarry,
-    merge_logs,
-    pad_client_sets,
-)
+from fedax.engine.round.engine import Log, RunCarry, merge_logs, pad_client_sets
 
 LOSSES = ("train_loss", "objective")
 """Metrics that must be finite in a run that is ok."""
@@ -33,13 +28,10 @@ class Recorder:
 
     Attributes:
         ended: whether the history is complete.
-        final: of a run that ended before others of its program, the carry
-            that it ended with.
+        final: of a run that ended before others of its program, the carry that it ended with.
     """
 
-    def __init__(
-        self, options: RunOptions, modes: Mapping[str, Mode]
-    ) -> None:
+    def __init__(self, options: RunOptions, modes: Mapping[str, Mode]) -> None:
         self.options = options
         self.modes = modes
         self.rounds: list[int] = []
@@ -55,21 +47,16 @@ class Recorder:
         """Takes over the history that the run continues."""
         self.rounds = history.rounds.tolist()
         self.seconds = history.seconds.tolist()
-        self.metrics = {
-            name: list(values) for name, values in history.metrics.items()
-        }
+        self.metrics = {name: list(values) for name, values in history.metrics.items()}
         self.best = history.best
         logged = dict(history.logged)
         bits = history.bits
-        left_out = logged.pop(
-            "dropped", np.zeros((len(bits.up), 0), np.int32)
-        )
+        left_out = logged.pop("dropped", np.zeros((len(bits.up), 0), np.int32))
         # what failed in these rounds ended that run
         self.logs = [Log(logged, bits, Outcome(), [*left_out])]
         if history.outcome.kind == "non-finite":
             self.outcome = history.outcome
-        # a run that was saved or interrupted between two observations ends at
-        # its next one
+        # a run that was saved or interrupted between two observations ends at its next one
         if self.rounds[-1] < len(bits.up):
             return
         # with the present rules, of which a budget may have become larger
@@ -78,9 +65,7 @@ class Recorder:
             self.final = history.carry
 
     def lacks(self, done: int) -> bool:
-        """Returns whether the model after `done` rounds is still to be
-        observed.
-        """
+        """Returns whether the model after `done` rounds is still to be observed."""
         return not self.ended and self.rounds[-1] < done
 
     @property
@@ -104,22 +89,17 @@ class Recorder:
         self.logs = [merge_logs(self.logs)]
         return self.logs[0]
 
-    def observe(
-        self, metrics: Mapping[str, np.ndarray], done: int, seconds: float
-    ) -> bool:
-        """Records the metrics after `done` rounds and `seconds`, and applies
-        the stopping rules.
+    def observe(self, metrics: Mapping[str, np.ndarray], done: int, seconds: float) -> bool:
+        """Records the metrics after `done` rounds and `seconds`, and applies the stopping rules.
 
-        Returns whether the model is better than the best so far; `best` is
-        then its place, without the model.
+        Returns whether the model is better than the best so far; `best` is then its place, without
+        the model.
         """
-        # of a grid that is continued, some members may have this observation
-        # already
+        # of a grid that is continued, some members may have this observation already
         if self.ended or self.rounds[-1:] == [done]:
             return False
         for name, value in metrics.items():
-            # copies: what an engine returns may keep a buffer of the device
-            # for every number
+            # copies: what an engine returns may keep a buffer of the device for every number
             self.metrics.setdefault(name, []).append(np.array(value))
         self.rounds.append(done)
         self.seconds.append(seconds)
@@ -128,60 +108,39 @@ class Recorder:
         if best_by is None:
             return False
         value = float(metrics[best_by])
-        if not is_better(
-            value, self.best and self.best.value, self.modes[best_by]
-        ):
+        if not is_better(value, self.best and self.best.value, self.modes[best_by]):
             return False
         self.best = Best(best_by, done, value, None)
         return True
 
     def _judge_last(self) -> None:
         """Applies the stopping rules to the last observation."""
-        # the initial model counts as an observation of a rule, but cannot end
-        # the run
+        # the initial model counts as an observation of a rule, but cannot end the run
         if self.is_running and self.rounds[-1]:
             self.outcome = self._judge()
         self.ended = not self.is_running
 
     def _judge(self) -> Outcome:
-        """Returns the outcome by the stopping rules, after the last
-        observation.
-        """
+        """Returns the outcome by the stopping rules, after the last observation."""
         metrics = self.latest
         done = self.rounds[-1]
         # a run whose loss is not finite is not ok, whatever would stop it now
-        broken = [
-            name
-            for name in LOSSES
-            if name in metrics and not np.isfinite(metrics[name])
-        ]
+        broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
         for rule in self.options.rules:
             if isinstance(rule, Budget):
-                if not broken and rule.is_spent(
-                    clock_after(self.merged_log().logged)
-                ):
+                if not broken and rule.is_spent(clock_after(self.merged_log().logged)):
                     return Outcome("stopped", done - 1, by_budget=True)
                 continue
             values = [float(value) for value in self.metrics[rule.metric]]
-            if isinstance(rule, EarlyStopping) and not math.isfinite(
-                values[-1]
-            ):
+            if isinstance(rule, EarlyStopping) and not math.isfinite(values[-1]):
                 return Outcome("non-finite", done - 1, part=rule.metric)
-            is_fired = rule.fires(
-                self.rounds, values, self.modes.get(rule.metric)
-            )
+            is_fired = rule.fires(self.rounds, values, self.modes.get(rule.metric))
             if is_fired and not (broken and rule.kind == "stopped"):
                 return Outcome(rule.kind, done - 1)
-        return (
-            Outcome("non-finite", done - 1, part=broken[0])
-            if broken
-            else self.outcome
-        )
+        return Outcome("non-finite", done - 1, part=broken[0]) if broken else self.outcome
 
     def end(self, outcome: Outcome) -> None:
-        """Ends the run before its last round, unless it has ended by
-        itself.
-        """
+        """Ends the run before its last round, unless it has ended by itself."""
         if self.is_running:
             self.outcome = outcome
 

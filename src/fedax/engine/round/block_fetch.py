@@ -1,8 +1,8 @@
 """Fetching a client's examples for several steps at once.
 
-On a CPU, a small gather costs far more a row than a large one: XLA divides
-every gather among its threads. Without blocks, rounds of softmax regression
-take 1.9 times as long, those of logistic regression on MNIST 1.1 times.
+On a CPU, a small gather costs far more a row than a large one: XLA divides every gather among its
+threads. Without blocks, rounds of softmax regression take 1.9 times as long, those of logistic
+regression on MNIST 1.1 times.
 """
 
 import functools
@@ -19,12 +19,9 @@ from fedax.utils.random import Index
 
 Carry = TypeVar("Carry")
 Fetch: TypeAlias = Callable[[Index, int], dict[str, Array]]
-"""Returns examples by the place of the first one and their number, each array
-of shape (number, ...).
-"""
-Gather: TypeAlias = Callable[
-    [Mapping[str, Any], Int[Array, "some"]], dict[str, Array]
-]
+"""Returns examples by the place of the first one and their number, each array of shape (number,
+...)."""
+Gather: TypeAlias = Callable[[Mapping[str, Any], Int[Array, "some"]], dict[str, Array]]
 """Copies rows of arrays by their indices."""
 
 FETCH_ROWS = 512
@@ -33,21 +30,17 @@ FETCH_BYTES = 1 << 18
 """The most bytes of such a fetch."""
 
 
-def gather_rows(
-    arrays: Mapping[str, Any], indices: Int[Array, "some"]
-) -> dict[str, Array]:
+def gather_rows(arrays: Mapping[str, Any], indices: Int[Array, "some"]) -> dict[str, Array]:
     """Copies rows of arrays by one gather each."""
     return {
-        name: jnp.asarray(values).at[indices].get(mode="clip")
-        for name, values in arrays.items()
+        name: jnp.asarray(values).at[indices].get(mode="clip") for name, values in arrays.items()
     }
 
 
 def steps_per_fetch(arrays: Mapping[str, Any], batch: int) -> int:
     """Returns how many steps of `batch` examples fetch them together."""
     row_bytes = sum(
-        values.dtype.itemsize * math.prod(values.shape[1:])
-        for values in arrays.values()
+        values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays.values()
     )
     return max(1, min(FETCH_ROWS, FETCH_BYTES // max(row_bytes, 1)) // batch)
 
@@ -61,8 +54,7 @@ def run_in_blocks(
     step: Callable[[Fetch, Index, Carry], Carry],
     carry: Carry,
 ) -> Carry:
-    """Runs `carry = step(fetch, i, carry)` for i from 0 to `count` - 1,
-    `block` steps with a fetch.
+    """Runs `carry = step(fetch, i, carry)` for i from 0 to `count` - 1, `block` steps with a fetch.
 
     Args:
         count: number of steps.
@@ -75,9 +67,7 @@ def run_in_blocks(
     """
     zero = jnp.int32(0)
     if block == 1:
-        return jax.lax.fori_loop(
-            zero, count, functools.partial(step, fetch), carry
-        )
+        return jax.lax.fori_loop(zero, count, functools.partial(step, fetch), carry)
 
     def run_block(b: Index, carry: Carry) -> Carry:
         first = b * block
@@ -88,10 +78,6 @@ def run_in_blocks(
             return piece(examples, begin - first * stride, rows)
 
         last = jnp.minimum(first + block, count)
-        return jax.lax.fori_loop(
-            first, last, functools.partial(step, take), carry
-        )
+        return jax.lax.fori_loop(first, last, functools.partial(step, take), carry)
 
-    return jax.lax.fori_loop(
-        zero, (count + block - 1) // block, run_block, carry
-    )
+    return jax.lax.fori_loop(zero, (count + block - 1) // block, run_block, carry)

@@ -1,5 +1,5 @@
-"""Interface between the loop over rounds and an engine: `Engine` builds a
-`Program`, which runs rounds.
+"""Interface between the loop over rounds and an engine: `Engine` builds a `Program`, which runs
+rounds.
 
 `Log` is what the rounds of a run report.
 """
@@ -35,8 +35,7 @@ class Log(NamedTuple):
         logged: by name, first axis (rounds,).
         bits: of each round.
         outcome: ok, or the first part that is not finite.
-        left_out: for each round the clients whose uploads did not count, see
-            `RoundReport`.
+        left_out: for each round the clients whose uploads did not count, see `RoundReport`.
     """
 
     logged: dict[str, np.ndarray]
@@ -46,8 +45,7 @@ class Log(NamedTuple):
 
     @classmethod
     def of(cls, report: RoundReport, timeline: Timeline, first: int) -> "Log":
-        """Returns the log of some rounds, from their reports with a first
-        axis (rounds,).
+        """Returns the log of some rounds, from their reports with a first axis (rounds,).
 
         `first` is the number of the first of these rounds.
         """
@@ -57,25 +55,17 @@ class Log(NamedTuple):
         for phase in report.traffic:
             down += phase.down * np.asarray(phase.sent, np.int64)
             up += phase.up * np.asarray(phase.messages, np.int64)
-        # copies: a view would keep the rows of rounds that the call did not
-        # make
-        logged = {
-            name: np.array(values) for name, values in report.logged.items()
-        }
+        # copies: a view would keep the rows of rounds that the call did not make
+        logged = {name: np.array(values) for name, values in report.logged.items()}
         logged |= timeline.logged(first, count, report.traffic)
         outcome = Outcome()
         if broken.any():
-            # only the first failure: what follows it in the same run is its
-            # consequence
+            # only the first failure: what follows it in the same run is its consequence
             i = int(np.argmax(broken > 0))
             client = int(report.bad_client[i])
             named = None if client < 0 else client
-            outcome = Outcome(
-                "non-finite", first + i, named, PARTS[int(broken[i])]
-            )
-        return cls(
-            logged, Traffic(down, up), outcome, [*np.array(report.left_out)]
-        )
+            outcome = Outcome("non-finite", first + i, named, PARTS[int(broken[i])])
+        return cls(logged, Traffic(down, up), outcome, [*np.array(report.left_out)])
 
 
 PARTS = {UPLOAD: None, MEMORY: "the state", STATE: "the server state"}
@@ -86,19 +76,10 @@ def merge_logs(logs: Sequence[Log]) -> Log:
 
     A value that only some of them have is NaN, or 0, in the others.
     """
-    forms = {
-        name: missing_value(values[0])
-        for log in logs
-        for name, values in log.logged.items()
-    }
+    forms = {name: missing_value(values[0]) for log in logs for name, values in log.logged.items()}
     logged = {
         name: np.concatenate(
-            [
-                log.logged.get(
-                    name, np.repeat(form[None], len(log.bits.up), axis=0)
-                )
-                for log in logs
-            ]
+            [log.logged.get(name, np.repeat(form[None], len(log.bits.up), axis=0)) for log in logs]
         )
         for name, form in forms.items()
     }
@@ -125,9 +106,7 @@ def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Setting(NamedTuple):
-    """What differs between the settings of a program, as arrays; a run is one
-    with one seed.
-    """
+    """What differs between the settings of a program, as arrays; a run is one with one seed."""
 
     algorithm: Algorithm[Any]
     solver: Solver
@@ -159,36 +138,30 @@ class Program(ABC):
 
     Runs are in order: the first setting with all seeds, then the next.
 
-    The caller keeps the states between calls. What they hold, such as a first
-    axis over runs, is up to the engine.
+    The caller keeps the states between calls. What they hold, such as a first axis over runs, is up
+    to the engine.
     """
 
     def check(self, observers: Sequence[Observer]) -> None:  # noqa: B027
         """Refuses observers that the engine cannot serve.
 
-        Called before round 0, so that nothing is compiled or asked of clients
-        for a run that cannot end well.
+        Called before round 0, so that nothing is compiled or asked of clients for a run that cannot
+        end well.
         """
 
     @abstractmethod
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
-        """Returns the states before round 0, from the initial model of each
-        seed.
-        """
+        """Returns the states before round 0, from the initial model of each seed."""
 
     @abstractmethod
-    def advance(
-        self, states: Any, first: int, count: int
-    ) -> tuple[Any, list[Log]]:
+    def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         """Runs rounds `first` to `first + count - 1` of all runs.
 
         May consume the buffers of the given states.
         """
 
     @abstractmethod
-    def observe(
-        self, states: Any, observers: Sequence[Observer]
-    ) -> list[dict[str, Any]]:
+    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, Any]]:
         """Computes for each run the metrics of all observers."""
 
     @abstractmethod
@@ -205,17 +178,14 @@ class Program(ABC):
 
 
 class Engine(ABC):
-    """Where runs are computed: in one process, on several ranks, or on
-    clients' devices.
+    """Where runs are computed: in one process, on several ranks, or on clients' devices.
 
     Attributes:
         process_group: the processes that take part.
-        in_process: whether one process has the server and all clients, so
-            that it knows what clients store for a codec, and may run the
-            steps of an asynchronous server.
-        is_simulated: whether this process plays the clients, so that it may
-            let them collude. Otherwise rounds may take long, and a checkpoint
-            follows each of them.
+        in_process: whether one process has the server and all clients, so that it knows what
+            clients store for a codec, and may run the steps of an asynchronous server.
+        is_simulated: whether this process plays the clients, so that it may let them collude.
+            Otherwise rounds may take long, and a checkpoint follows each of them.
     """
 
     process_group: ProcessGroup = ProcessGroup()
@@ -223,31 +193,24 @@ class Engine(ABC):
     is_simulated: ClassVar[bool] = True
 
     def describe_clients(self) -> dict[str, str]:
-        """Returns the examples of clients elsewhere in words, by client;
-        empty if there are none.
+        """Returns the examples of clients elsewhere in words, by client; empty if there are none.
 
         Checkpoints store them: a run is continued with the same ones.
         """
         return {}
 
     def prepared(self, setup: Setup) -> Setup:
-        """Returns the setup of this process, such as with the examples of one
-        rank.
-        """
+        """Returns the setup of this process, such as with the examples of one rank."""
         return setup
 
     @abstractmethod
     def program(self, inputs: ProgramInputs) -> Program:
-        """Builds the program of rounds for all settings with all root
-        keys.
-        """
+        """Builds the program of rounds for all settings with all root keys."""
 
 
 def compute_metrics(
     program: Program, states: Any, observers: Sequence[Observer], task: Task
 ) -> list[dict[str, np.ndarray]]:
-    """Computes each run's metrics of all observers, including those computed
-    on the host.
-    """
+    """Computes each run's metrics of all observers, including those computed on the host."""
     runs = jax.tree.map(np.asarray, program.observe(states, observers))
     return [on_host(observers, metrics, task) for metrics in runs]

@@ -1,6 +1,4 @@
-"""Which phases of a method may be noised, by its trace, and what they
-release.
-"""
+"""Which phases of a method may be noised, by its trace, and what they release."""
 
 import collections
 import dataclasses
@@ -25,12 +23,10 @@ FIELD = "Channel(privacy=...)"
 
 
 def private_of(setup: Setup) -> Private | None:
-    """Returns the privacy of a method's run; None if its channel asks for
-    none.
+    """Returns the privacy of a method's run; None if its channel asks for none.
 
     Raises:
-        InvalidInput: a method, a schedule or a task for which it does not
-            hold, with the reason.
+        InvalidInput: a method, a schedule or a task for which it does not hold, with the reason.
     """
     privacy = None if setup.channel is None else setup.channel.privacy
     if privacy is None:
@@ -41,9 +37,7 @@ def private_of(setup: Setup) -> Private | None:
     task = setup.task
     rule = setup.schedule.sampling
     weights = setup.schedule.weights
-    depends_on_sizes = setup.schedule.cohort is not None and not isinstance(
-        rule, Uniform | Poisson
-    )
+    depends_on_sizes = setup.schedule.cohort is not None and not isinstance(rule, Uniform | Poisson)
     refuse(
         refusal,
         {
@@ -54,8 +48,7 @@ def private_of(setup: Setup) -> Private | None:
             'privacy at the server asks for Schedule(weights="equal")': central
             and weights != "equal",
             'privacy at the server asks for Schedule(sampling="uniform") or "poisson": otherwise a '
-            "client's chance depends on others' sizes": central
-            and depends_on_sizes,
+            "client's chance depends on others' sizes": central and depends_on_sizes,
         },
     )
     clients = setup.population.clients
@@ -63,12 +56,9 @@ def private_of(setup: Setup) -> Private | None:
     if privacy.noise and privacy.delta >= 1 / clients:
         allowed = f"numbers in (0, 1/{clients}), below one over the number of clients"
         raise InvalidInput.of("Privacy(delta=...)", privacy.delta, allowed)
-    # a bound and its noise belong to a phase, so both rounds must have the
-    # same phases. With noise at the server an upload that is not finite
-    # counts as 0, and no client is left out
-    bare = dataclasses.replace(
-        setup, channel=None, drop=setup.drop and not central
-    )
+    # a bound and its noise belong to a phase, so both rounds must have the same phases. With noise
+    # at the server an upload that is not finite counts as 0, and no client is left out
+    bare = dataclasses.replace(setup, channel=None, drop=setup.drop and not central)
     traced = trace(bare, (0, 1), states=_OpaqueStates)
     phases: dict[tuple[str, int], PrivatePhase] = {}
     for phase in (phase for round in traced.rounds for phase in round):
@@ -76,49 +66,32 @@ def private_of(setup: Setup) -> Private | None:
         key = phase.name, phase.occurrence
         begin = sum(p.size for p in phases.values())
         leaves, structure = jax.tree.flatten(phase.upload.value)
-        is_drawn = (
-            isinstance(phase.draw, int) and setup.schedule.cohort is not None
-        )
+        is_drawn = isinstance(phase.draw, int) and setup.schedule.cohort is not None
         expected = int(setup.schedule.cohort or 0) if is_drawn else clients
-        private_phase = PrivatePhase(
-            begin, phase.near, expected, (tuple(leaves), structure)
-        )
-        # `begin` counts the parts before a phase, which is known after the
-        # first time only
+        private_phase = PrivatePhase(begin, phase.near, expected, (tuple(leaves), structure))
+        # `begin` counts the parts before a phase, which is known after the first time only
         recorded = phases.setdefault(key, private_phase)
         reason = f"phase {phase.name} of its first round has another form than later"
-        refuse(
-            refusal, {reason: recorded._replace(begin=begin) != private_phase}
-        )
+        refuse(refusal, {reason: recorded._replace(begin=begin) != private_phase})
     # the model must not depend on what clients store, which no noise covers
     hidden = with_states(traced.state, lambda _: HiddenStates())
-    jax.eval_shape(
-        lambda state: call_model(algorithm, state, setup.layout.dim), hidden
-    )
+    jax.eval_shape(lambda state: call_model(algorithm, state, setup.layout.dim), hidden)
     first, later = (
         _releases(round, setup.schedule, setup.population.clients, central)
         for round in traced.rounds
     )
     clips = privacy.bounds(sum(phase.size for phase in phases.values()))
-    halved = not central or _has_fixed_cohort_size(
-        setup.schedule, setup.population.clients
-    )
-    private = Private(
-        privacy, tuple(phases.items()), clips, Ledger(first, later, halved)
-    )
+    halved = not central or _has_fixed_cohort_size(setup.schedule, setup.population.clients)
+    private = Private(privacy, tuple(phases.items()), clips, Ledger(first, later, halved))
     private.check_count_noise()
     return private
 
 
 class _OpaqueStates(ClientStates):
-    """The clients' states in a traced round, in which the server must not
-    read them.
-    """
+    """The clients' states in a traced round, in which the server must not read them."""
 
     def mean(self, default: PyTree = None) -> PyTree:
-        raise InvalidInput.because(
-            FIELD, "a round reads the mean of what clients store"
-        )
+        raise InvalidInput.because(FIELD, "a round reads the mean of what clients store")
 
     def _with(self, rows: PyTree) -> ClientStates:
         return _OpaqueStates(rows)
@@ -132,15 +105,12 @@ def _check_phase(phase: TracedPhase, central: bool, refusal: str) -> None:
     """
     leaves = jax.tree.leaves(phase.upload.value, is_leaf=is_message)
     is_coded = any(map(is_message, leaves))
-    is_real = is_coded or all(
-        jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves
-    )
+    is_real = is_coded or all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
     is_foreign = phase.upload.reference is not None and phase.near is None
     reasons = {
         "a method without a server, whose neighbours see single uploads": phase.links,
         f"phase {phase.name} gathers single uploads, to which no noise on a mean applies; choose "
-        'a method whose server needs means alone, or where="client"': phase.gather
-        and central,
+        'a method whose server needs means alone, or where="client"': phase.gather and central,
         f"uploads of phase {phase.name} have weights of their own, by which one may count for "
         "many": phase.upload.weight is not None,
         f"phase {phase.name} codes its messages itself": is_coded,
@@ -149,8 +119,8 @@ def _check_phase(phase: TracedPhase, central: bool, refusal: str) -> None:
         and is_foreign,
         f"the clients of phase {phase.name} are drawn by weights that depend on their "
         "data": phase.draw == "weighted",
-        # their expected number is the divisor of the mean, and their chance
-        # amplifies the noise; noise at the clients has neither
+        # their expected number is the divisor of the mean, and their chance amplifies the noise;
+        # noise at the clients has neither
         f"it cannot be told from which draw the clients of phase {phase.name} are": central
         and phase.draw is None,
     }
@@ -162,21 +132,15 @@ def _releases(
 ) -> tuple[Release, ...]:
     """Returns the releases of a round.
 
-    Sampling amplifies where a client's chance is the same for every draw:
-    Poisson sampling, and draws of a fixed number from all clients. Among
-    those who can be reached the chance is larger, and who drops out of a
-    fixed draw is not exchangeable.
+    Sampling amplifies where a client's chance is the same for every draw: Poisson sampling, and
+    draws of a fixed number from all clients. Among those who can be reached the chance is larger,
+    and who drops out of a fixed draw is not exchangeable.
     """
-    # by draw, the number of phases with its clients; those that send nothing
-    # release nothing
+    # by draw, the number of phases with its clients; those that send nothing release nothing
     phases_by_draw = collections.Counter(
         phase.draw for phase in round if jax.tree.leaves(phase.upload.value)
     )
-    poisson = (
-        central
-        and schedule.cohort is not None
-        and isinstance(schedule.sampling, Poisson)
-    )
+    poisson = central and schedule.cohort is not None and isinstance(schedule.sampling, Poisson)
     fixed = (
         central
         and _has_fixed_cohort_size(schedule, clients)
@@ -189,18 +153,14 @@ def _releases(
     rate = int(schedule.cohort or 0) / clients
     population = clients if fixed else 0
     releases = [
-        Release(rate, times, population)
-        if isinstance(draw, int)
-        else Release(1.0, times)
+        Release(rate, times, population) if isinstance(draw, int) else Release(1.0, times)
         for draw, times in phases_by_draw.items()
     ]
     return tuple(sorted(releases, reverse=True))
 
 
 def _has_fixed_cohort_size(schedule: Schedule, clients: int) -> bool:
-    """Returns whether cohorts leave some clients out and do not have a random
-    size.
-    """
+    """Returns whether cohorts leave some clients out and do not have a random size."""
     return (
         schedule.cohort is not None
         and schedule.cohort < clients

@@ -1,11 +1,9 @@
-"""The timelines of runs: who counts in a round, and the seconds and joules
-that it takes.
+"""The timelines of runs: who counts in a round, and the seconds and joules that it takes.
 
-A server that waits for its cohorts draws them in the compiled round, which
-reports who worked. With a deadline, with more clients than needed, or with an
-asynchronous server those who count follow from the devices alone: they are
-computed before training, in plain NumPy, and a compiled round is given them
-as a row.
+A server that waits for its cohorts draws them in the compiled round, which reports who worked. With
+a deadline, with more clients than needed, or with an asynchronous server those who count follow
+from the devices alone: they are computed before training, in plain NumPy, and a compiled round is
+given them as a row.
 """
 
 import dataclasses
@@ -36,8 +34,7 @@ from fedax.utils.random import Index, stream
 
 
 class PhaseCosts:
-    """Costs of phases on the clients' devices, and the clients that the
-    schedule draws.
+    """Costs of phases on the clients' devices, and the clients that the schedule draws.
 
     Args:
         timing: of the run.
@@ -45,23 +42,17 @@ class PhaseCosts:
         root: its root key.
     """
 
-    def __init__(
-        self, timing: Timing, setup: Setup, root: Key[Array, ""]
-    ) -> None:
+    def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
         self.timing = timing
         self.setup = setup
         self.root = root
         self.sizes = np.asarray(setup.population.sizes, np.int64)
         schedule = setup.schedule
         changes = (
-            schedule.drawn
-            or schedule.times is not None
-            or schedule.sync_probability is not None
+            schedule.drawn or schedule.times is not None or schedule.sync_probability is not None
         )
         everyone = np.arange(len(self.sizes))
-        self.fixed = (
-            None if changes else self._count_step_examples(everyone, 0)
-        )
+        self.fixed = None if changes else self._count_step_examples(everyone, 0)
 
     def cost(
         self,
@@ -76,8 +67,8 @@ class PhaseCosts:
             clients: their numbers.
             round: the number of the round.
             bits: down and up, by default those of the only phase.
-            gradients: minibatch gradients of a local step, and gradients over
-                all examples, by default those of the only phase.
+            gradients: minibatch gradients of a local step, and gradients over all examples, by
+                default those of the only phase.
         """
         clock = self.timing.clock
         step, full = gradients or self.timing.gradients[0]
@@ -95,30 +86,21 @@ class PhaseCosts:
             examples = step * steps + full * sizes
         down, up = bits or self.timing.bits
         arguments = clients, round, down, up, examples
-        return Cost(
-            examples, clock.seconds(*arguments), clock.joules(*arguments)
-        )
+        return Cost(examples, clock.seconds(*arguments), clock.joules(*arguments))
 
     def draw(self, schedule: Schedule, round: int) -> np.ndarray:
         """Returns the clients that a schedule draws in a round."""
         offsets = jnp.asarray(self.setup.population.offsets)
         call = self.setup.task.programs.call
-        ids, asked = call(
-            _draw_cohort, schedule, self.root, jnp.int32(round), offsets
-        )
+        ids, asked = call(_draw_cohort, schedule, self.root, jnp.int32(round), offsets)
         return np.asarray(ids)[: int(asked)]
 
-    def _count_step_examples(
-        self, clients: Int[np.ndarray, "some"], round: int
-    ) -> np.ndarray:
-        """Returns the examples in the minibatches of each client's steps; the
-        last one of an epoch may be short.
+    def _count_step_examples(self, clients: Int[np.ndarray, "some"], round: int) -> np.ndarray:
+        """Returns the examples in the minibatches of each client's steps; the last one of an epoch
+        may be short.
         """
-        # rounded up to powers of two, so that few programs serve all numbers
-        # of clients
-        padded = np.resize(
-            clients, 1 << max(len(clients) - 1, 0).bit_length()
-        )
+        # rounded up to powers of two, so that few programs serve all numbers of clients
+        padded = np.resize(clients, 1 << max(len(clients) - 1, 0).bit_length())
         columns = self.setup.task.programs.call(
             _draw_local_work,
             self.setup.schedule,
@@ -127,9 +109,7 @@ class PhaseCosts:
             jnp.int32(round),
             jnp.asarray(padded, jnp.int32),
         )
-        steps, batch = (
-            np.asarray(column, np.int64)[: len(clients)] for column in columns
-        )
+        steps, batch = (np.asarray(column, np.int64)[: len(clients)] for column in columns)
         sizes = self.sizes[clients]
         epochs, remaining = np.divmod(steps, -(-sizes // batch))
         return epochs * sizes + np.minimum(remaining * batch, sizes)
@@ -150,31 +130,22 @@ def _draw_local_work(
 
 
 def _draw_cohort(
-    schedule: Schedule,
-    root: Key[Array, ""],
-    round: Index,
-    offsets: Int[Array, "bounds"],
+    schedule: Schedule, root: Key[Array, ""], round: Index, offsets: Int[Array, "bounds"]
 ) -> tuple[Int[Array, "capacity"], Index]:
     """Draws the clients that a round asks, see `RoundContext.sample`."""
     available = schedule.available_in(root, round, offsets.shape[0] - 1)
-    return schedule.draw(
-        stream(root, "cohort", round, 0), offsets, None, available
-    )
+    return schedule.draw(stream(root, "cohort", round, 0), offsets, None, available)
 
 
 class RoundTimeline(PhaseCosts, Timeline):
-    """Rounds of a server that waits for its cohorts, or of nodes without a
-    server.
-    """
+    """Rounds of a server that waits for its cohorts, or of nodes without a server."""
 
     def logged(
         self, first: int, count: int, traffic: Sequence[PhaseTraffic]
     ) -> dict[str, np.ndarray]:
         totals = {name: np.zeros(count) for name in (SECONDS, JOULES)}
         # an abandoned round in Python has fewer
-        for phase, gradients in zip(
-            traffic, self.timing.gradients, strict=False
-        ):
+        for phase, gradients in zip(traffic, self.timing.gradients, strict=False):
             assert phase.clients is not None, "of a run with a clock"
             phase = jax.tree.map(np.asarray, phase)
             for i in range(count):
@@ -184,101 +155,65 @@ class RoundTimeline(PhaseCosts, Timeline):
                     clients = clients[: phase.sent[i]]
                     if not len(clients):
                         continue
-                # every node sends its message to its neighbours, and receives
-                # theirs
+                # every node sends its message to its neighbours, and receives theirs
                 else:
-                    incoming, outgoing = phase.links[i][:, clients].astype(
-                        np.int64
-                    )
-                    bits = (
-                        phase.down + incoming * phase.up,
-                        outgoing * phase.up,
-                    )
+                    incoming, outgoing = phase.links[i][:, clients].astype(np.int64)
+                    bits = phase.down + incoming * phase.up, outgoing * phase.up
                 cost = self.cost(clients, first + i, bits, gradients)
-                # a client that was drawn twice does both jobs, one after the
-                # other
+                # a client that was drawn twice does both jobs, one after the other
                 _, client_index = np.unique(clients, return_inverse=True)
-                totals[SECONDS][i] += np.bincount(
-                    client_index, cost.seconds
-                ).max()
+                totals[SECONDS][i] += np.bincount(client_index, cost.seconds).max()
                 totals[JOULES][i] += cost.joules.sum()
                 if phase.links is None:
                     uploaded = len(clients) * float(phase.up)
-                    totals[SECONDS][i] += self.timing.clock.seconds_at_server(
-                        uploaded
-                    )
+                    totals[SECONDS][i] += self.timing.clock.seconds_at_server(uploaded)
         return totals
 
 
 class DeadlineTimeline(PhaseCosts, KnownTimeline):
-    """Rounds that do not wait for all clients: the server asks more than it
-    needs, or ends a round at a deadline.
+    """Rounds that do not wait for all clients: the server asks more than it needs, or ends a round
+    at a deadline.
     """
 
-    def __init__(
-        self, timing: Timing, setup: Setup, root: Key[Array, ""]
-    ) -> None:
+    def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
         super().__init__(timing, setup, root)
         clients = len(self.sizes)
         schedule = setup.schedule
         conditions = schedule.conditions
         self.invitation = schedule.invitation(clients)
-        self.deadline = (
-            math.inf if conditions.deadline is None else conditions.deadline
-        )
-        # where the server takes a number of answers, a round trains no more
-        # clients than these
+        self.deadline = math.inf if conditions.deadline is None else conditions.deadline
+        # where the server takes a number of answers, a round trains no more clients than these
         self.most = schedule.cohort if conditions.over_select > 1 else None
         self.capacity = self.most or schedule.capacity(clients)
         self._known: dict[int, Row] = {}
 
     def steps(self, first: int, count: int) -> list[Row]:
-        # asked for before the rounds, for their rows, and after them, for the
-        # log
+        # asked for before the rounds, for their rows, and after them, for the log
         rounds = range(first, first + count)
-        self._known = {
-            t: self._known.get(t) or self._compute_round(t) for t in rounds
-        }
+        self._known = {t: self._known.get(t) or self._compute_round(t) for t in rounds}
         return [*self._known.values()]
 
     def logged(
         self, first: int, count: int, traffic: Sequence[PhaseTraffic] = ()
     ) -> dict[str, np.ndarray]:
         rows: Any = self.rows(first, count)
-        return super().logged(first, count) | {
-            "late": rows.sent - rows.working
-        }
+        return super().logged(first, count) | {"late": rows.sent - rows.working}
 
     def _compute_round(self, t: int) -> Row:
         clock = self.timing.clock
         asked = self.draw(self.invitation, t)
         down, up = self.timing.bits
         cost = self.cost(asked, t)
-        counts, end = first_answers(
-            asked, cost.seconds, self.most, self.deadline
-        )
+        counts, end = first_answers(asked, cost.seconds, self.most, self.deadline)
         working = int(counts.sum())
         late = asked[~counts]
-        # the late ones have received the message, and work until the round
-        # ends
-        processed = clock.examples_after(
-            end, late, t, down, cost.examples[~counts]
-        )
-        joules = (
-            cost.joules[counts].sum()
-            + clock.joules(late, t, down, 0, processed).sum()
-        )
+        # the late ones have received the message, and work until the round ends
+        processed = clock.examples_after(end, late, t, down, cost.examples[~counts])
+        joules = cost.joules[counts].sum() + clock.joules(late, t, down, 0, processed).sum()
         if len(asked):
             end += clock.seconds_at_server(working * up)
         padding = (0, self.capacity - working)
-        columns: Any = (
-            np.pad(asked[counts], padding),
-            working,
-            len(asked),
-            0,
-            end,
-            joules,
-        )
+        columns: Any = (np.pad(asked[counts], padding), working, len(asked), 0, end, joules)
         return Row(*columns)
 
 
@@ -294,12 +229,8 @@ def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
         return ServerSteps(
             schedule.asynchronous,
             cohort,
-            costs.sizes
-            if schedule.sampling.by_size
-            else np.ones_like(costs.sizes),
-            np.asarray(
-                jax.random.key_data(stream(root, "dispatch"))
-            ).tolist(),
+            costs.sizes if schedule.sampling.by_size else np.ones_like(costs.sizes),
+            np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist(),
             costs.cost,
             lambda version: costs.draw(schedule, version),
             timing.clock.seconds_at_server(cohort * timing.bits[1]),
@@ -308,11 +239,8 @@ def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
     return kind(timing, setup, root)
 
 
-def timing_of(
-    setup: Setup, clock: Clock | None, rounds: int
-) -> Timing | None:
-    """Returns the timing of a method's rounds; None for a run without
-    devices.
+def timing_of(setup: Setup, clock: Clock | None, rounds: int) -> Timing | None:
+    """Returns the timing of a method's rounds; None for a run without devices.
 
     Args:
         setup: of its rounds.
@@ -320,8 +248,8 @@ def timing_of(
         rounds: of the run.
 
     Raises:
-        InvalidInput: a method, a solver, a channel or a task that does not
-            fit, with the reason; no devices.
+        InvalidInput: a method, a solver, a channel or a task that does not fit, with the reason; no
+            devices.
     """
     schedule = setup.schedule
     server = schedule.asynchronous
@@ -345,9 +273,7 @@ def timing_of(
     late = None
     if server is not None:
         near = _find_reference(phase, setup, server, refusal)
-        late = LateUploads(
-            near, server.uploads, eqx.filter(phase.down, is_array), rounds
-        )
+        late = LateUploads(near, server.uploads, eqx.filter(phase.down, is_array), rounds)
     return Timing(clock, (phase.gradients,), phase.bits, late)
 
 
@@ -359,28 +285,21 @@ def _trace_only_phase(setup: Setup, refusal: str) -> TracedPhase:
         refusal: the option that needs it and the method, for messages.
 
     Raises:
-        InvalidInput: another number of phases than one, a phase whose clients
-            the schedule has not drawn, privacy.
+        InvalidInput: another number of phases than one, a phase whose clients the schedule has not
+            drawn, privacy.
     """
     channel = setup.channel
-    if (
-        channel is not None
-    ):  # what an attack sends is as long as what it replaces
-        setup = dataclasses.replace(
-            setup, channel=dataclasses.replace(channel, attack=None)
-        )
+    if channel is not None:  # what an attack sends is as long as what it replaces
+        setup = dataclasses.replace(setup, channel=dataclasses.replace(channel, attack=None))
     (phases,) = trace(setup).rounds
     if not phases:
-        raise InvalidInput.because(
-            refusal, "a round without any phase has no arrivals"
-        )
+        raise InvalidInput.because(refusal, "a round without any phase has no arrivals")
     phase, *later = phases
     refuse(
         refusal,
         {
             "no account of privacy is known where fast clients count more often, which "
-            "Channel(privacy=...) asks for": channel is not None
-            and channel.privacy is not None,
+            "Channel(privacy=...) asks for": channel is not None and channel.privacy is not None,
             "a method without a server has no cohort, its nodes wait for each other": phase.links,
             f"phase {phase.name} asks clients that the schedule has not drawn, such as everyone, "
             "or those of a draw by weights": not isinstance(phase.draw, int),
@@ -394,18 +313,15 @@ def _trace_only_phase(setup: Setup, refusal: str) -> TracedPhase:
 def _find_reference(
     phase: TracedPhase, setup: Setup, server: Asynchronous, refusal: str
 ) -> int | None:
-    """Returns the number of the vector sent down whose changes go up, None if
-    the upload is a change itself.
+    """Returns the number of the vector sent down whose changes go up, None if the upload is a
+    change itself.
 
     Raises:
-        InvalidInput: uploads that lose their meaning when they are late, with
-            the reason.
+        InvalidInput: uploads that lose their meaning when they are late, with the reason.
     """
     upload = phase.upload
     near = phase.near
-    averages = (
-        setup.task.state is not None and setup.task.state_policy == "average"
-    )
+    averages = setup.task.state is not None and setup.task.state_policy == "average"
     refuse(
         refusal,
         {

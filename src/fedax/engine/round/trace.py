@@ -1,9 +1,7 @@
-"""Traces rounds of a method abstractly: what every phase sends, stores and
-computes.
+"""Traces rounds of a method abstractly: what every phase sends, stores and computes.
 
-A method declares nothing. Footprints, the accounting of privacy, virtual
-clocks, the fingerprint of a run and Flower's messages are read from these
-records.
+A method declares nothing. Footprints, the accounting of privacy, virtual clocks, the fingerprint of
+a run and Flower's messages are read from these records.
 """
 
 import dataclasses
@@ -28,14 +26,7 @@ from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.phase import (
-    PhaseResult,
-    PhaseWork,
-    name_of,
-    to_shapes,
-    vectors,
-    zeros,
-)
+from fedax.engine.round.phase import PhaseResult, PhaseWork, name_of, to_shapes, vectors, zeros
 from fedax.errors import InvalidInput
 from fedax.utils.random import stream
 
@@ -46,23 +37,20 @@ class TracedPhase(NamedTuple):
     Attributes:
         work: the work function; on a graph the one that sends.
         occurrence: how often a function of its name ran before in the round.
-        draw: number of the schedule's draw that the clients are from,
-            "everyone", "weighted" for a draw by the algorithm's own weights,
-            or None for other clients.
+        draw: number of the schedule's draw that the clients are from, "everyone", "weighted" for a
+            draw by the algorithm's own weights, or None for other clients.
         everyone: whether as many clients work as there are.
         gather: whether the server takes single uploads.
         links: whether uploads go to neighbours on a graph.
         down: what is sent down, messages of a codec unopened.
         beside: what is sent down beside it, such as the model's state.
         upload: as the work function returns it.
-        near: number of the vector sent down that is the reference of the
-            upload; None if none is.
+        near: number of the vector sent down that is the reference of the upload; None if none is.
         up: the upload's value and weight as they are sent, messages unopened.
         states: what is stored for one client, by name.
         stored: the names of the states that the work leaves.
-        programs: the jaxprs of a client's work, with marks for gradients; on
-            a graph that of the half that sends and that of the half that
-            receives.
+        programs: the jaxprs of a client's work, with marks for gradients; on a graph that of the
+            half that sends and that of the half that receives.
     """
 
     work: Callable[..., Any]
@@ -87,9 +75,7 @@ class TracedPhase(NamedTuple):
 
     @property
     def bits(self) -> tuple[int, int]:
-        """Bits of one message down and up; the model's state travels beside
-        them.
-        """
+        """Bits of one message down and up; the model's state travels beside them."""
         return bits_of((self.down, self.beside)), bits_of(self.up)
 
     @property
@@ -100,13 +86,9 @@ class TracedPhase(NamedTuple):
 
     @property
     def gradients(self) -> tuple[int, int]:
-        """Minibatch gradients of a local step, and gradients over all the
-        client's examples.
-        """
+        """Minibatch gradients of a local step, and gradients over all the client's examples."""
         step, full = (
-            sum(
-                _count_calls(program.jaxpr, mark) for program in self.programs
-            )
+            sum(_count_calls(program.jaxpr, mark) for program in self.programs)
             for mark in (_mark_minibatch_gradient, _mark_full_gradient)
         )
         return step, full
@@ -117,8 +99,7 @@ class Trace(NamedTuple):
 
     Attributes:
         rounds: the phases of each round.
-        memories: one client's row of each state, in the order in which they
-            were made.
+        memories: one client's row of each state, in the order in which they were made.
         state: the algorithm's state after the last round.
     """
 
@@ -134,13 +115,11 @@ def trace(
 ) -> Trace:
     """Traces some rounds of a method, one after the other.
 
-    With a channel they begin with what clients store for its codec and the
-    model's state.
+    With a channel they begin with what clients store for its codec and the model's state.
 
     Args:
         setup: of the rounds, with the channel through which messages go.
-        rounds: their numbers; by default round 1, because some methods do
-            more in round 0.
+        rounds: their numbers; by default round 1, because some methods do more in round 0.
         states: the class of the clients' states.
     """
     backend = TracingBackend(setup, states)
@@ -164,44 +143,27 @@ def trace(
     return Trace(done, backend.memories, state)
 
 
-def start_run(
-    backend: Backend, root: Key[Array, ""], w: Float[Array, "dim"]
-) -> RunCarry:
-    """Returns the carry before round 0 as far as it does not depend on the
-    phases of a round.
-    """
-    # a separate root, because with the run's root the draws of `init` would
-    # be those of round 0
+def start_run(backend: Backend, root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
+    """Returns the carry before round 0 as far as it does not depend on the phases of a round."""
+    # a separate root, because with the run's root the draws of `init` would be those of round 0
     algorithm = backend.setup.algorithm
     fed = RoundContext(backend, 0, stream(root, "init"))
     with explained(algorithm.init):
         state = algorithm.init(fed, w)
     if fed.traffic:
-        raise InvalidInput.because(
-            "init", "clients work in it; let them do so in a round"
-        )
+        raise InvalidInput.because("init", "clients work in it; let them do so in a round")
     # numbers of Python are arrays after a round
     state = jax.tree.map(jnp.asarray, state)
-    initial = backend.setup.solver.initial_state(
-        backend.setup.layout.unravel(w)
-    )
-    solver_states = (
-        None if initial is None else backend.client_states(initial)
-    )
+    initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
+    solver_states = None if initial is None else backend.client_states(initial)
     # that the server sends and averages
     task = backend.setup.task
     model_state = task.state if task.state_policy == "average" else None
-    return RunCarry(
-        state, model_state=model_state, solver_states=solver_states
-    )
+    return RunCarry(state, model_state=model_state, solver_states=solver_states)
 
 
-def initial_carry(
-    backend: Backend, root: Key[Array, ""], w: Float[Array, "dim"]
-) -> RunCarry:
-    """Returns the carry before round 0: the algorithm's initial state, and
-    what clients store.
-    """
+def initial_carry(backend: Backend, root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
+    """Returns the carry before round 0: the algorithm's initial state, and what clients store."""
     carry = start_run(backend, root, w)
     setup = backend.setup
     task = setup.task
@@ -210,11 +172,7 @@ def initial_carry(
     if setup.private is not None:
         carry = carry._replace(bounds=setup.private.initial_bounds())
     # codec and model state need the phases of a round, which cost a trace
-    codec = (
-        setup.channel.up
-        if setup.channel is not None and setup.channel.has_memory
-        else None
-    )
+    codec = setup.channel.up if setup.channel is not None and setup.channel.has_memory else None
     is_changing = task.state is not None and task.state_policy != "frozen"
     if codec is None and not is_changing:
         return carry
@@ -222,30 +180,20 @@ def initial_carry(
     if codec is not None:
         # one memory for every vector that the phase codes
         memories = [
-            tuple(
-                codec.initial_memory(length, w.dtype)
-                for length in phase.lengths
-            )
+            tuple(codec.initial_memory(length, w.dtype) for length in phase.lengths)
             for phase in phases
         ]
-        carry = carry._replace(
-            lost=tuple(map(backend.client_states, memories))
-        )
+        carry = carry._replace(lost=tuple(map(backend.client_states, memories)))
     # without a server, every node has its own state
-    if is_changing and (
-        task.state_policy == "local" or any(phase.links for phase in phases)
-    ):
+    if is_changing and (task.state_policy == "local" or any(phase.links for phase in phases)):
         carry = carry._replace(model_state=backend.client_states(task.state))
     elif is_changing:
-        carry = carry._replace(
-            model_state=jax.tree.map(jnp.array, task.state)
-        )
+        carry = carry._replace(model_state=jax.tree.map(jnp.array, task.state))
     return carry
 
 
 class TracingBackend(Backend):
-    """Backend that computes nothing: traces each phase's work at one client,
-    and returns zeros.
+    """Backend that computes nothing: traces each phase's work at one client, and returns zeros.
 
     Attributes:
         phases: since the list was last renewed.
@@ -255,9 +203,7 @@ class TracingBackend(Backend):
 
     padded = True
 
-    def __init__(
-        self, setup: Setup, states: type[ClientStates] = ClientStates
-    ) -> None:
+    def __init__(self, setup: Setup, states: type[ClientStates] = ClientStates) -> None:
         self.setup = setup
         self.states_class = states
         self.memories: list[PyTree] = []
@@ -270,15 +216,9 @@ class TracingBackend(Backend):
         return states
 
     def work(
-        self,
-        phase_work: PhaseWork,
-        cohort: Cohort,
-        states: dict[str, ClientStates],
-        gather: bool,
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
-        rows = {
-            name: memory.of(cohort.ids[0]) for name, memory in states.items()
-        }
+        rows = {name: memory.of(cohort.ids[0]) for name, memory in states.items()}
         upload: Upload[Any] | None = None
         near = None
 
@@ -288,45 +228,28 @@ class TracingBackend(Backend):
             inputs = phase_work.inputs(client, rows)
             returned = phase_work.run(client, inputs)
             upload = to_shapes(jax.tree.map(jnp.asarray, returned))
-            # by identity: while tracing, a vector that was sent down is the
-            # very object that the work function saw
+            # by identity: while tracing, a vector that was sent down is the very object that the
+            # work function saw
             sent = vectors(inputs[: len(phase_work.down)])
-            near = next(
-                (i for i, v in enumerate(sent) if v is returned.reference),
-                None,
-            )
+            near = next((i for i, v in enumerate(sent) if v is returned.reference), None)
             return phase_work.send(client, returned, rows)
 
         program, (sent, new_rows) = jax.make_jaxpr(work, return_shape=True)()
-        if (
-            phase_work.receives
-        ):  # the other half of an exchange, which sends nothing
+        if phase_work.receives:  # the other half of an exchange, which sends nothing
             phase = self.phases[-1]
-            self.phases[-1] = phase._replace(
-                links=True, programs=(*phase.programs, program)
-            )
+            self.phases[-1] = phase._replace(links=True, programs=(*phase.programs, program))
         else:
             assert upload is not None
             self.phases.append(
                 TracedPhase(
                     work=phase_work.work,
                     occurrence=phase_work.occurrence,
-                    draw=next(
-                        (
-                            draw
-                            for ids, draw in self.origins
-                            if ids is cohort.ids
-                        ),
-                        None,
-                    ),
-                    everyone=cohort.ids.shape[0]
-                    == self.setup.population.clients,
+                    draw=next((draw for ids, draw in self.origins if ids is cohort.ids), None),
+                    everyone=cohort.ids.shape[0] == self.setup.population.clients,
                     gather=gather,
                     links=False,
                     down=to_shapes(phase_work.down),
-                    beside=to_shapes(
-                        [stage.beside for stage in phase_work.stages]
-                    ),
+                    beside=to_shapes([stage.beside for stage in phase_work.stages]),
                     upload=upload,
                     near=near,
                     up=to_shapes((sent.value, sent.weight)),
@@ -337,44 +260,28 @@ class TracingBackend(Backend):
             )
         value = phase_work.open(decode(zeros(sent.value)))
         capacity = cohort.ids.shape[0]
-        gathered = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value
-        )
+        gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value)
         broken = jnp.zeros(capacity, jnp.int32)
         stored = zeros(new_rows, capacity)
-        return PhaseResult(
-            sent, None, (gathered, cohort.weights), stored, broken
-        )
+        return PhaseResult(sent, None, (gathered, cohort.weights), stored, broken)
 
 
 class Probe(Client):
-    """A client without examples, whose gradients are marks in the jaxpr, to
-    be counted.
-    """
+    """A client without examples, whose gradients are marks in the jaxpr, to be counted."""
 
     def __init__(self, setup: Setup, phase_work: PhaseWork) -> None:
         super().__init__(
-            setup.task,
-            setup.solver,
-            setup.schedule,
-            setup.layout,
-            stream(phase_work.root, "probe"),
+            setup.task, setup.solver, setup.schedule, setup.layout, stream(phase_work.root, "probe")
         )
         self.index = self.size = self.steps = self.batch = jnp.int32(1)
         self.round = phase_work.round
         self.share = jnp.ones((), setup.layout.dtype)
 
-    def fold(
-        self, step: Callable[..., Carry], carry: Carry, batches: int
-    ) -> Carry:
+    def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         """Traces one step; footprints count costs per step."""
-        return step(
-            carry, *[ProbeBatch(self, _mark_minibatch_gradient)] * batches
-        )
+        return step(carry, *[ProbeBatch(self, _mark_minibatch_gradient)] * batches)
 
-    def first(
-        self, count: int, split: Literal["train", "test"] = "train"
-    ) -> "ProbeBatch":
+    def first(self, count: int, split: Literal["train", "test"] = "train") -> "ProbeBatch":
         return ProbeBatch(self, _mark_full_gradient)
 
 
@@ -386,16 +293,12 @@ class ProbeBatch(Minibatch):
         mark: of a gradient by them.
     """
 
-    def __init__(
-        self, client: Probe, mark: Callable[[PyTree], PyTree]
-    ) -> None:
+    def __init__(self, client: Probe, mark: Callable[[PyTree], PyTree]) -> None:
         self.client = client
         self.mark = mark
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
-        return jnp.stack(
-            [leaf.sum() for leaf in jax.tree.leaves(params)]
-        ).sum()
+        return jnp.stack([leaf.sum() for leaf in jax.tree.leaves(params)]).sum()
 
     def gradient(self, params: PyTree) -> PyTree:
         return self.mark(params)
@@ -405,22 +308,14 @@ class ProbeBatch(Minibatch):
 
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         task = self.client.task
-        row = {
-            name: jnp.zeros((1, *x.shape[1:]), x.dtype)
-            for name, x in task.train.arrays.items()
-        }
-        return task.sums(
-            function, params, row, jnp.ones(1, self.client.layout.dtype), None
-        )
+        row = {name: jnp.zeros((1, *x.shape[1:]), x.dtype) for name, x in task.train.arrays.items()}
+        return task.sums(function, params, row, jnp.ones(1, self.client.layout.dtype), None)
 
-    def gradient_of(
-        self, function: Callable[..., Any], params: PyTree
-    ) -> PyTree:
+    def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         return self.mark(params)
 
 
-# jitted functions appear in a jaxpr as calls with their names, by which they
-# are counted
+# jitted functions appear in a jaxpr as calls with their names, by which they are counted
 @jax.jit
 def _mark_full_gradient(params: Any) -> Any:
     return jax.tree.map(lambda x: 2 * x, params)
@@ -455,8 +350,8 @@ class Amount(NamedTuple):
 
 
 class PhaseCost(NamedTuple):
-    """Costs of one phase (a call of `average`, `gather` or `exchange`) for
-    one client.
+    """Costs of one phase (a call of `average`, `gather` or `exchange`) for one
+    client.
 
     Attributes:
         work: the work function.
@@ -465,10 +360,9 @@ class PhaseCost(NamedTuple):
         coded: whether the algorithm codes vectors of its upload itself.
         down, up: what the participant receives and sends.
         down_bits, up_bits: the same in bits, without a channel.
-        step_gradients: gradients in every local step; a Hessian-vector
-            product counts as one.
-        full_gradients: gradients over all the client's examples. One in a
-            loop of unknown length counts once.
+        step_gradients: gradients in every local step; a Hessian-vector product counts as one.
+        full_gradients: gradients over all the client's examples. One in a loop of unknown length
+            counts once.
     """
 
     work: str
@@ -495,39 +389,29 @@ class Footprint(NamedTuple):
     memory: Amount
 
     def gradients(self, steps: float, epoch: float) -> float:
-        """Returns the minibatch gradients that a client computes in a round
-        with `steps` steps.
+        """Returns the minibatch gradients that a client computes in a round with `steps` steps.
 
         A gradient over all its examples is as many as an `epoch` has.
         """
         return sum(
-            phase.step_gradients * steps + phase.full_gradients * epoch
-            for phase in self.phases
+            phase.step_gradients * steps + phase.full_gradients * epoch for phase in self.phases
         )
 
 
 def footprint(
-    algorithm: Algorithm[Any],
-    task: Task | None = None,
-    *,
-    solver: Solver | None = None,
+    algorithm: Algorithm[Any], task: Task | None = None, *, solver: Solver | None = None
 ) -> Footprint:
-    """Returns phases, traffic, memory and gradients of a round of this
-    algorithm, from round 1 on.
+    """Returns phases, traffic, memory and gradients of a round of this algorithm, from round 1 on.
 
     Args:
         algorithm: the method.
-        task: for its model; by default a small one stands in. All but two of
-            its clients are drawn.
+        task: for its model; by default a small one stands in. All but two of its clients are drawn.
         solver: of local problems; `SGD(0.01)` by default.
 
     >>> import fedax
     >>> scaffold = fedax.footprint(fedax.SCAFFOLD(option="I"))
     >>> (
-    ...     [
-    ...         (phase.work, phase.down.vectors, phase.up.vectors)
-    ...         for phase in scaffold.phases
-    ...     ],
+    ...     [(phase.work, phase.down.vectors, phase.up.vectors) for phase in scaffold.phases],
     ...     scaffold.memory.vectors,
     ... )
     ([('train', 2, 2)], 1)
@@ -546,21 +430,14 @@ def footprint(
     for phase in traced.rounds[-1]:
         leaves = jax.tree.leaves(phase.upload.value, is_leaf=is_message)
         is_coded = any(map(is_message, leaves))
-        amounts = (
-            _amount((phase.down, phase.beside), dim),
-            _amount(phase.up, dim),
-        )
+        amounts = _amount((phase.down, phase.beside), dim), _amount(phase.up, dim)
         kind = phase.name, phase.everyone, phase.links, is_coded
-        costs.append(
-            PhaseCost(*kind, *amounts, *phase.bits, *phase.gradients)
-        )
+        costs.append(PhaseCost(*kind, *amounts, *phase.bits, *phase.gradients))
     return Footprint(tuple(costs), _amount(traced.memories, dim))
 
 
 def _amount(tree: PyTree, dim: int) -> Amount:
-    """Counts what a pytree holds: a vector of the model's length counts as a
-    model.
-    """
+    """Counts what a pytree holds: a vector of the model's length counts as a model."""
     vectors = numbers = 0
     for leaf in jax.tree.leaves(tree, is_leaf=is_message):
         if is_message(leaf) or (is_vector(leaf) and leaf.shape[0] == dim):
@@ -574,9 +451,7 @@ def _make_small_task() -> Task:
     # with two classes, which some methods need
     examples = [{"x": [0.0], "y": [0]}] * 5
 
-    def predict(
-        params: PyTree, examples: Any, key: Any
-    ) -> Float[Array, "batch classes"]:
+    def predict(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch classes"]:
         return jax.nn.softmax(examples["x"][:, None] * params["b"][None])
 
     return Task(

@@ -1,3 +1,3 @@
-"""Experiment files: TOML text whose keys know their line, the tables of a
-file, the experiment they make.
+"""Experiment files: TOML text whose keys know their line, the tables of a file, the experiment they
+make.
 """

@@ -1,6 +1,4 @@
-"""One experiment: several algorithms and seeds on one task, as a validated
-TOML file.
-"""
+"""One experiment: several algorithms and seeds on one task, as a validated TOML file."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,11 +15,7 @@ from fedax.core import Algorithm, InvalidInput, Task
 from fedax.core.hyper import bound_to
 from fedax.core.scheduling.clock import Clock
 from fedax.engine.backends.simulation import Simulation
-from fedax.engine.driver.early_stopping import (
-    Budget,
-    Divergence,
-    EarlyStopping,
-)
+from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
 from fedax.engine.round.engine import Engine
 from fedax.experiments.config.observers import (
     OBSERVERS,
@@ -92,55 +86,36 @@ class Experiment(Table):
     observe_every: Count = 1
     """Rounds between observations, at least 1."""
     engine: Literal["simulation", "eager", "mpi", "flower"] = "simulation"
-    """Where it runs: `simulation`, with the options of its table, `eager`,
-    `mpi` or `flower`.
-    """
+    """Where it runs: `simulation`, with the options of its table, `eager`, `mpi` or `flower`."""
     seeds: Seeds = Field([0], min_length=1)
     """One run of every algorithm for each, at least one, all different."""
     observe: list[str] | None = None
-    """Names of observers; by default those that fit the task and need not be
-    asked for.
-    """
+    """Names of observers; by default those that fit the task and need not be asked for."""
     reads: ValueReduction = Field("last", alias="read")
-    """How a curve becomes the number of a table or of the grid's selection:
-    `last`, `best`, `mean_last_<k>_rounds`.
-    """
+    """How a curve becomes the number of a table or of the grid's selection: `last`, `best`,
+    `mean_last_<k>_rounds`."""
     minimum: float | None = None
-    """Minimum of the objective, if it is known; the observer `objective` then
-    also gives the gap to it.
-    """
+    """Minimum of the objective, if it is known; the observer `objective` then also gives the gap to
+    it."""
     task: Section
     """A name of `fedax.task` and its options."""
     solver: SolverSection = SolverSection()
     """How clients minimise."""
     schedule: dict[str, Any] = {}
-    """Arguments of `fedax.Schedule`, and of `fedax.Conditions` beside
-    them.
-    """
-    algorithm: list[AlgorithmSection] = Field(
-        min_length=1, max_length=MOST_MEMBERS
-    )
+    """Arguments of `fedax.Schedule`, and of `fedax.Conditions` beside them."""
+    algorithm: list[AlgorithmSection] = Field(min_length=1, max_length=MOST_MEMBERS)
     """The methods to compare, at least one; their labels differ."""
     stop: Annotated[Divergence | None, made(Divergence)] = None
     """Ends a run whose loss has risen: the options of `fedax.Divergence`."""
-    early_stopping: Annotated[EarlyStopping | None, made(EarlyStopping)] = (
-        None
-    )
-    """Ends a run that no longer becomes better: the options of
-    `fedax.EarlyStopping`.
-    """
+    early_stopping: Annotated[EarlyStopping | None, made(EarlyStopping)] = None
+    """Ends a run that no longer becomes better: the options of `fedax.EarlyStopping`."""
     clock: dict[str, Any] | None = None
-    """The arguments of `fedax.Clock`; arrays and functions are
-    `"FILE:NAME"`.
-    """
+    """The arguments of `fedax.Clock`; arrays and functions are `"FILE:NAME"`."""
     budget: Annotated[Budget | None, made(Budget)] = None
-    """Ends a run that has spent its time or energy on the clock of `[clock]`:
-    the options of `fedax.Budget`.
-    """
+    """Ends a run that has spent its time or energy on the clock of `[clock]`: the options of
+    `fedax.Budget`."""
     unseen_steps: Count | None = None
-    """Local steps before unseen clients are evaluated a second time, at least
-    1.
-    """
+    """Local steps before unseen clients are evaluated a second time, at least 1."""
     grid: GridSection | None = None
     channel: ChannelSection | None = None
     cluster: ClusterSection | None = None
@@ -150,31 +125,21 @@ class Experiment(Table):
     trackers: list[Literal["tensorboard", "wandb"]] = []
     """Programs that get the curves as well."""
     checkpoint_every: CountOrZero | None = None
-    """Rounds between checkpoints, 0 for none; by default a tenth of the
-    rounds.
-    """
+    """Rounds between checkpoints, 0 for none; by default a tenth of the rounds."""
     on_bad_client: Literal["stop", "drop"] = "stop"
-    """What happens to a client whose upload is not finite, see
-    `fedax.run`.
-    """
+    """What happens to a client whose upload is not finite, see `fedax.run`."""
     seeds_together: bool | None = None
-    """Whether all seeds of an algorithm are one program, see
-    `fedax.run_grid`. By default they are, unless trackers show single runs as
-    they go, or the engine compiles no rounds. `false` lets `--jobs` spread
-    them over processes.
-    """
+    """Whether all seeds of an algorithm are one program, see `fedax.run_grid`. By default they are,
+    unless trackers show single runs as they go, or the engine compiles no rounds. `false` lets
+    `--jobs` spread them over processes."""
     keep_models: Literal["reported", "personal", "all", "none"] = "reported"
-    """Which models are kept: of the reported runs, with the clients' own
-    (`personal`), of runs that select in a grid too (`all`), or none.
-    """
+    """Which models are kept: of the reported runs, with the clients' own (`personal`), of runs that
+    select in a grid too (`all`), or none."""
     sources: dict[str, str] = {}
-    """SHA-256 of the files of your own code, by the names in the file; a run
-    directory has it, and a file that has changed since is refused.
-    """
+    """SHA-256 of the files of your own code, by the names in the file; a run directory has it, and
+    a file that has changed since is refused."""
     data: dict[str, str] = {}
-    """Hashes of the data, see `data_hashes`; a run directory's copy has
-    them.
-    """
+    """Hashes of the data, see `data_hashes`; a run directory's copy has them."""
 
     @classmethod
     def read(cls, path: Path, settings: Sequence[str] = ()) -> "Experiment":
@@ -182,16 +147,14 @@ class Experiment(Table):
 
         Args:
             path: the file.
-            settings: `path=value` each, as `fedax run --set` takes them:
-                `task.alpha=0.5`, `algorithm.0.mu=1`.
+            settings: `path=value` each, as `fedax run --set` takes them: `task.alpha=0.5`,
+                `algorithm.0.mu=1`.
 
         Raises:
-            SpecError: unreadable, malformed, an unknown key, a value out of
-                range; with the file and what is allowed.
+            SpecError: unreadable, malformed, an unknown key, a value out of range; with the file
+                and what is allowed.
         """
-        document = map_texts(
-            read_toml(path), lambda text: resolve_code_path(text, path.parent)
-        )
+        document = map_texts(read_toml(path), lambda text: resolve_code_path(text, path.parent))
         document = resolve_data_paths(document, path.parent)
         for setting in settings:
             override(document, setting)
@@ -201,9 +164,7 @@ class Experiment(Table):
             return validate(cls, document)
 
     @classmethod
-    def parse(
-        cls, text: str, name: str = "experiment", trust: bool = True
-    ) -> "Experiment":
+    def parse(cls, text: str, name: str = "experiment", trust: bool = True) -> "Experiment":
         """Reads and checks TOML text.
 
         Args:
@@ -222,9 +183,7 @@ class Experiment(Table):
 
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":
-        """Makes and checks an experiment from Python values; problems are
-        `InvalidInput`.
-        """
+        """Makes and checks an experiment from Python values; problems are `InvalidInput`."""
         return validate(cls, sections)
 
     @model_validator(mode="after")
@@ -233,21 +192,13 @@ class Experiment(Table):
         check_sources(self)
         members = self.members()
         if self.audit and self.endings:
-            raise InvalidInput.because(
-                "audit", "its runs take no rule that ends them early"
-            )
+            raise InvalidInput.because("audit", "its runs take no rule that ends them early")
         if self.grid is not None:
-            owners = [
-                owner
-                for section in self.algorithm
-                for owner in section.owners
-            ]
+            owners = [owner for section in self.algorithm for owner in section.owners]
             self.grid.check(owners, self.seeds)
         if len(members) > MOST_MEMBERS:
             allowed = f"at most {MOST_MEMBERS}"
-            raise InvalidInput.found(
-                "grid", f"more than {MOST_MEMBERS} algorithms", allowed
-            )
+            raise InvalidInput.found("grid", f"more than {MOST_MEMBERS} algorithms", allowed)
         check_labels([section.shown() for section in self.algorithm])
         check_labels([member.label for member in members])
         find_task(self.task.name)
@@ -259,29 +210,22 @@ class Experiment(Table):
     def _make_conditions(self) -> dict[str, Any]:
         """Makes the channel and the clock, as arguments of `fedax.run`."""
         clock = None if self.clock is None else Clock.of(self.clock)
-        return {
-            "clock": clock,
-            "channel": self.channel and self.channel.make(),
-        }
+        return {"clock": clock, "channel": self.channel and self.channel.make()}
 
     def only(self, labels: Sequence[str] | None) -> "Experiment":
-        """Returns the experiment with some of its algorithms, or all, and
-        with what its grid says about them.
+        """Returns the experiment with some of its algorithms, or all, and with what its grid says
+        about them.
         """
         if labels is None:
             return self
-        chosen = [
-            section for section in self.algorithm if section.shown() in labels
-        ]
+        chosen = [section for section in self.algorithm if section.shown() in labels]
         owners = [owner for section in chosen for owner in section.owners]
         grid = self.grid and self.grid.only(owners)
         return self.model_copy(update={"algorithm": chosen, "grid": grid})
 
-    def _merge_solver(
-        self, section: AlgorithmSection, **changes: Any
-    ) -> SolverSection:
-        """Returns the solver of one algorithm: the common one with its own
-        options, or another one.
+    def _merge_solver(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
+        """Returns the solver of one algorithm: the common one with its own options, or another
+        one.
         """
         own = section.solver | changes
         if own.get("name", self.solver.name) == self.solver.name:
@@ -301,11 +245,7 @@ class Experiment(Table):
     @property
     def endings(self) -> list[Any]:
         """The rules that end runs before their last round."""
-        return [
-            rule
-            for rule in (self.stop, self.early_stopping, self.budget)
-            if rule
-        ]
+        return [rule for rule in (self.stop, self.early_stopping, self.budget) if rule]
 
     @property
     def select(self) -> str:
@@ -314,11 +254,7 @@ class Experiment(Table):
             return self.grid.select
         if not self.validates:
             return "train_loss"
-        return (
-            "local_validation_loss_pooled"
-            if self.is_personal
-            else "validation_loss"
-        )
+        return "local_validation_loss_pooled" if self.is_personal else "validation_loss"
 
     @property
     def is_personal(self) -> bool:
@@ -328,18 +264,14 @@ class Experiment(Table):
 
     @property
     def best_by(self) -> str | None:
-        """The metric by which the best model of a run is kept, if there is
-        one on examples that are not trained on.
+        """The metric by which the best model of a run is kept, if there is one on examples that are
+        not trained on.
         """
         if self.early_stopping:
             return self.early_stopping.metric
         if not self.validates:
             return None
-        return (
-            self.select
-            if self.select.startswith("validation")
-            else "validation_loss"
-        )
+        return self.select if self.select.startswith("validation") else "validation_loss"
 
     def members(self) -> list[Member]:
         """Returns every algorithm of the file, and of its grid, in order.
@@ -349,10 +281,7 @@ class Experiment(Table):
         ...     "algorithm": [{"name": "fedprox"}],
         ...     "grid": {"fedprox": {"mu": [0.0, 1.0]}},
         ... }
-        >>> [
-        ...     member.label
-        ...     for member in Experiment.of(name="a", **sections).members()
-        ... ]
+        >>> [member.label for member in Experiment.of(name="a", **sections).members()]
         ['FedProx, mu=0.0', 'FedProx, mu=1.0']
         """
         grid = self.grid or GridSection()
@@ -370,16 +299,12 @@ class Experiment(Table):
         # more are refused
         return list(itertools.islice(members, MOST_MEMBERS + 1))
 
-    def plan(
-        self, task: Task | None = None, clients: int | None = None
-    ) -> Plan:
-        """Makes the task (which may read or draw data) and everything else
-        that `fedax.run` needs.
+    def plan(self, task: Task | None = None, clients: int | None = None) -> Plan:
+        """Makes the task (which may read or draw data) and everything else that `fedax.run` needs.
 
         Args:
             task: what the table `[task]` makes, where that was done before.
-            clients: how many take part, where the task is a stand-in with
-                one.
+            clients: how many take part, where the task is a stand-in with one.
 
         Raises:
             InvalidInput: options that do not fit the task or its data.
@@ -391,8 +316,7 @@ class Experiment(Table):
         task = task.for_clients(clients)
         count = task.train.clients * (clients or 1 if task.is_single else 1)
         algorithms = {
-            label: bound_to(algorithm, task.names, count)
-            for label, (algorithm, _) in made.items()
+            label: bound_to(algorithm, task.names, count) for label, (algorithm, _) in made.items()
         }
         observers = self._make_observers(task)
         best = self.best_by
@@ -408,13 +332,9 @@ class Experiment(Table):
             "keep_best": best,
         }
         own = {label: options for label, (_, options) in made.items()}
-        own[""] = {
-            "solver": self.solver.make(),
-            "schedule": schedule_of(self.schedule),
-        }
+        own[""] = {"solver": self.solver.make(), "schedule": schedule_of(self.schedule)}
         plan = Plan(task, algorithms, arguments, own)
-        # a check with a stand-in would be one of a single client; its runs
-        # are checked at the start
+        # a check with a stand-in would be one of a single client; its runs are checked at the start
         if count == task.train.clients:
             plan.check()
         return plan
@@ -444,16 +364,11 @@ class Experiment(Table):
         return needed + ([self.select] if self.grid else [])
 
     def _make_observers(self, task: Task) -> dict[str, Observer]:
-        """Makes the observers that are named, or else fit the task, and those
-        that are needed.
-        """
+        """Makes the observers that are named, or else fit the task, and those that are needed."""
         names = self.observe
         if names is None:
             names = default_observers(task, self.is_private, self.is_personal)
-        names = [
-            *names,
-            *(name for name in self.required_metrics() if name in OBSERVERS),
-        ]
+        names = [*names, *(name for name in self.required_metrics() if name in OBSERVERS)]
         observers = {
             name: make_observer(name, self.minimum, self.unseen_steps)
             for name in dict.fromkeys(names)
@@ -463,18 +378,12 @@ class Experiment(Table):
         return observers
 
     def resolved(self) -> dict[str, Any]:
-        """Returns the experiment with every default written out, as values
-        that `of` takes.
-        """
+        """Returns the experiment with every default written out, as values that `of` takes."""
         changed = self.model_dump(exclude_defaults=True).keys() | WRITTEN
-        values = self.model_dump(
-            by_alias=True, exclude_none=True, include=changed
-        )
+        values = self.model_dump(by_alias=True, exclude_none=True, include=changed)
         plain = {
             key: option.default
-            for key, option in task_options(
-                self.task.name, self.task.options
-            ).items()
+            for key, option in task_options(self.task.name, self.task.options).items()
             if isinstance(option.default, int | float | str)
         }
         values["task"] = plain | values["task"]
@@ -484,9 +393,7 @@ class Experiment(Table):
             values_of(section)
             | {
                 "label": section.shown(),
-                "solver": values_of(self._merge_solver(section))
-                if section.solver
-                else None,
+                "solver": values_of(self._merge_solver(section)) if section.solver else None,
                 "schedule": section.schedule or None,
             }
             for section in self.algorithm

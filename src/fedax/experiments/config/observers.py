@@ -47,20 +47,12 @@ BY_DEFAULT = (
     "client_accuracy",
     "unseen_accuracy",
 )
-"""Observers that are on if the task has what they need; the others must be
-asked for.
-"""
+"""Observers that are on if the task has what they need; the others must be asked for."""
 
 
-def make_observer(
-    name: str, minimum: float | None, unseen_steps: int | None
-) -> Observer:
-    """Makes an observer by name with the options that the experiment gives
-    it.
-    """
-    allowed = (
-        "a class derived from fedax.observe.Observer, or an object of one"
-    )
+def make_observer(name: str, minimum: float | None, unseen_steps: int | None) -> Observer:
+    """Makes an observer by name with the options that the experiment gives it."""
+    allowed = "a class derived from fedax.observe.Observer, or an object of one"
     observer = find("observer", name, OBSERVERS, allowed, _is_observer)
     if isinstance(observer, Observer):
         return observer
@@ -80,22 +72,17 @@ def _own_validation(score: str) -> Observer:
     return observe.ClientAccuracy(score, personal=True, split="validation")
 
 
-def default_observers(
-    task: Task, is_private: bool, is_personal: bool
-) -> list[str]:
-    """Returns the observers of `BY_DEFAULT` that fit a task, and the one of
-    the clients' own models for methods that have such.
+def default_observers(task: Task, is_private: bool, is_personal: bool) -> list[str]:
+    """Returns the observers of `BY_DEFAULT` that fit a task, and the one of the clients' own models
+    for methods that have such.
 
-    With privacy others than those on a test set at the server are on demand
-    too.
+    With privacy others than those on a test set at the server are on demand too.
     """
     default = BY_DEFAULT
     if is_personal:
         default += ("local_accuracy",)
     if is_private:
-        default = (
-            () if task.central is None else ("test_loss", "test_accuracy")
-        )
+        default = () if task.central is None else ("test_loss", "test_accuracy")
     names: list[str] = []
     for name in default:
         with contextlib.suppress(InvalidInput):

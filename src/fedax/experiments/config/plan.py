@@ -1,6 +1,4 @@
-"""The objects of an experiment, ready to be run, and the members of its
-grid.
-"""
+"""The objects of an experiment, ready to be run, and the members of its grid."""
 
 import dataclasses
 from typing import Any
@@ -13,23 +11,17 @@ from fedax.core.task import Given
 from fedax.engine.compilation.identity import hash_arrays
 from fedax.engine.driver.grid import Grid, program_key
 from fedax.engine.driver.options import RunOptions
-from fedax.experiments.config.sections import (
-    AlgorithmSection,
-    SolverSection,
-    schedule_of,
-)
+from fedax.experiments.config.sections import AlgorithmSection, SolverSection, schedule_of
 
 MOST_HASHED = 1 << 29
-"""Bytes of data in memory of which every number is hashed, in about half a
-second; of more data and of files on disk blocks are.
-"""
+"""Bytes of data in memory of which every number is hashed, in about half a second; of more data and
+of files on disk blocks are."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """An experiment's objects, ready for `fedax.run`; `algorithms` are by
-    label, in the order of the file, and so is `own`, their solvers and
-    schedules. The label `""` has the file's.
+    """An experiment's objects, ready for `fedax.run`; `algorithms` are by label, in the order of
+    the file, and so is `own`, their solvers and schedules. The label `""` has the file's.
     """
 
     task: Task
@@ -43,8 +35,8 @@ class Plan:
         Settings that one program serves are checked once.
 
         Raises:
-            InvalidInput: an algorithm that does not fit its schedule, the
-                channel, the engine, the devices or the model.
+            InvalidInput: an algorithm that does not fit its schedule, the channel, the engine, the
+                devices or the model.
         """
         checked: list[Any] = []
         for label, algorithm in self.algorithms.items():
@@ -61,8 +53,8 @@ class Plan:
 
 
 def data_hashes(task: Task) -> dict[str, str]:
-    """Returns hashes of what files may change while the experiment stays the
-    same: the `examples` and the parameters at the `start`.
+    """Returns hashes of what files may change while the experiment stays the same: the `examples`
+    and the parameters at the `start`.
     """
     parts = [task.train, task.test, task.validation, task.central]
     if task.unseen is not None:
@@ -75,8 +67,8 @@ def data_hashes(task: Task) -> dict[str, str]:
 
 
 def majority_of(task: Task) -> float | None:
-    """Returns the share of the most frequent class among the test examples;
-    None without classes or test examples.
+    """Returns the share of the most frequent class among the test examples; None without classes or
+    test examples.
     """
     labels = np.asarray((task.test_set or {}).get("y", ()))
     if "accuracy" not in task.scores or labels.ndim != 1 or not labels.size:
@@ -85,32 +77,22 @@ def majority_of(task: Task) -> float | None:
 
 
 def _hash_data(tree: Any) -> str:
-    """Returns a hash of a pytree's arrays, of numbers in double precision as
-    single ones.
+    """Returns a hash of a pytree's arrays, of numbers in double precision as single ones.
 
-    Another processor may round the last bits of double precision in another
-    way.
+    Another processor may round the last bits of double precision in another way.
     """
 
     def to_single(leaf: Any) -> Any:
-        if (
-            isinstance(leaf, np.memmap)
-            or getattr(leaf, "dtype", None) != np.float64
-        ):
+        if isinstance(leaf, np.memmap) or getattr(leaf, "dtype", None) != np.float64:
             return leaf
         with np.errstate(over="ignore"):
             return np.asarray(leaf, np.float32)
 
     leaves = jax.tree.leaves(tree)
-    # files on disk are sampled at any size, because hashing all would read
-    # them as a whole
-    is_small = (
-        sum(getattr(leaf, "nbytes", 0) for leaf in leaves) <= MOST_HASHED
-    )
+    # files on disk are sampled at any size, because hashing all would read them as a whole
+    is_small = sum(getattr(leaf, "nbytes", 0) for leaf in leaves) <= MOST_HASHED
     is_on_disk = any(isinstance(leaf, np.memmap) for leaf in leaves)
-    return hash_arrays(
-        jax.tree.map(to_single, tree), sampled=is_on_disk or not is_small
-    )
+    return hash_arrays(jax.tree.map(to_single, tree), sampled=is_on_disk or not is_small)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +104,7 @@ class Member:
         algorithm: the section with the grid's values.
         solver: with the values of the section and of the grid.
         schedule: the same.
-        values: what the grid gives it, by `algorithm`, `solver` and
-            `schedule`.
+        values: what the grid gives it, by `algorithm`, `solver` and `schedule`.
     """
 
     method: str
@@ -134,9 +115,7 @@ class Member:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The grid's values by key. A key that an earlier owner has is
-        qualified by its owner.
-        """
+        """The grid's values by key. A key that an earlier owner has is qualified by its owner."""
         settings = dict[str, Any]()
         for owner, values in self.values.items():
             for key, value in values.items():
@@ -146,14 +125,9 @@ class Member:
     @property
     def label(self) -> str:
         """The title, which no other member has."""
-        return ", ".join(
-            [self.method, *(f"{k}={v}" for k, v in self.settings.items())]
-        )
+        return ", ".join([self.method, *(f"{k}={v}" for k, v in self.settings.items())])
 
     def make(self) -> tuple[Algorithm[Any], dict[str, Any]]:
         """Makes the algorithm, and its solver and schedule by these names."""
-        options = {
-            "solver": self.solver.make(),
-            "schedule": schedule_of(self.schedule),
-        }
+        options = {"solver": self.solver.make(), "schedule": schedule_of(self.schedule)}
         return self.algorithm.make(), options

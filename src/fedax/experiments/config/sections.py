@@ -1,6 +1,4 @@
-"""The tables of an experiment file. Each key is declared once, with its
-range, default and help.
-"""
+"""The tables of an experiment file. Each key is declared once, with its range, default and help."""
 
 import dataclasses
 import functools
@@ -22,16 +20,7 @@ from fedax.communication import attacks, codecs
 from fedax.communication.channel import Channel
 from fedax.communication.privacy import Privacy
 from fedax.conformance.reference import Eager
-from fedax.core import (
-    SGD,
-    Algorithm,
-    Exact,
-    Inexact,
-    InvalidInput,
-    Schedule,
-    Solver,
-    UnknownName,
-)
+from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.hyper import MOST_COUNT, construct, declared, is_concrete
 from fedax.core.solver import optax_solver
 from fedax.engine.backends.mpi import MPI
@@ -49,23 +38,15 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 }
 """Engines by their name in experiment files."""
 
-SOLVERS: dict[str, type[Solver]] = {
-    "sgd": SGD,
-    "exact": Exact,
-    "inexact": Inexact,
-}
-"""Local solvers by their name in experiment files, besides Optax's
-optimizers.
-"""
+SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact, "inexact": Inexact}
+"""Local solvers by their name in experiment files, besides Optax's optimizers."""
 
 TEXT = 200
 """Most characters of titles and labels."""
 
 
 def check_different(values: list[Any]) -> list[Any]:
-    """Refuses a value that is there twice. Values are compared as texts:
-    lists have no hash.
-    """
+    """Refuses a value that is there twice. Values are compared as texts: lists have no hash."""
     if len(set(map(str, values))) < len(values):
         raise ValueError("values that differ")
     return values
@@ -80,34 +61,22 @@ Seeds = Annotated[
 
 
 def make_checked(kind: type[Any], **options: Any) -> Any:
-    """Makes an object of a dataclass, with the nearest name of a field where
-    one is unknown.
-    """
-    check_names(
-        "key", options, [field.name for field in dataclasses.fields(kind)]
-    )
+    """Makes an object of a dataclass, with the nearest name of a field where one is unknown."""
+    check_names("key", options, [field.name for field in dataclasses.fields(kind)])
     return kind(**options)
 
 
 def made(kind: type[Any]) -> BeforeValidator:
-    """Makes an object of the table of its options, which its class declares
-    and checks.
-    """
+    """Makes an object of the table of its options, which its class declares and checks."""
 
     def make(values: Any) -> Any:
-        return (
-            make_checked(kind, **values)
-            if isinstance(values, dict)
-            else values
-        )
+        return make_checked(kind, **values) if isinstance(values, dict) else values
 
     return BeforeValidator(make)
 
 
 class Table(BaseModel):
-    """Base of the tables: immutable, with values of the declared types, and
-    finite numbers.
-    """
+    """Base of the tables: immutable, with values of the declared types, and finite numbers."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -121,14 +90,9 @@ class Table(BaseModel):
     @classmethod
     def check_keys(cls, values: Any) -> Any:
         """Refuses unknown keys, with the nearest one that is known."""
-        if (
-            isinstance(values, dict)
-            and cls.model_config.get("extra") == "forbid"
-        ):
+        if isinstance(values, dict) and cls.model_config.get("extra") == "forbid":
             fields = cls.model_fields.items()
-            check_names(
-                "key", values, [field.alias or name for name, field in fields]
-            )
+            check_names("key", values, [field.alias or name for name, field in fields])
         return values
 
 
@@ -150,8 +114,8 @@ class Section(OpenTable):
 
 
 class SolverSection(Section):
-    """`[solver]`: `name = "sgd"`, `"exact"`, `"inexact"`, an Optax optimizer
-    such as `"adam"`, or your own, and its hyperparameters.
+    """`[solver]`: `name = "sgd"`, `"exact"`, `"inexact"`, an Optax optimizer such as `"adam"`, or
+    your own, and its hyperparameters.
     """
 
     name: str = "sgd"
@@ -164,20 +128,14 @@ class SolverSection(Section):
     def make(self) -> Solver:
         allowed = "a class derived from fedax.core.Solver, with `minimize`"
         kind = self.kind or find(
-            "solver",
-            self.name,
-            SOLVERS,
-            allowed,
-            lambda x: is_concrete(x, Solver),
+            "solver", self.name, SOLVERS, allowed, lambda x: is_concrete(x, Solver)
         )
-        return construct(
-            f"option of solver {self.name!r}", kind, self.options
-        )
+        return construct(f"option of solver {self.name!r}", kind, self.options)
 
 
 class AlgorithmSection(Section):
-    """`[[algorithm]]`: a name, an optional label, hyperparameters (a list is
-    one value per client), and its own options of solver and schedule.
+    """`[[algorithm]]`: a name, an optional label, hyperparameters (a list is one value per client),
+    and its own options of solver and schedule.
     """
 
     label: Annotated[str, Field(min_length=1, max_length=TEXT)] | None = None
@@ -196,30 +154,17 @@ class AlgorithmSection(Section):
         return algorithms.make_algorithm(self.name, **self.options)
 
     def shown(self) -> str:
-        """Returns the label, or the method's name with the hyperparameters
-        that were given.
-        """
+        """Returns the label, or the method's name with the hyperparameters that were given."""
         if self.label is not None:
             return self.label
-        title = (
-            self.name.rpartition(":")[2]
-            if self.kind is None
-            else self.kind.__name__
-        )
-        text = " ".join(
-            [
-                title,
-                *(f"{key}={value}" for key, value in self.options.items()),
-            ]
-        )
+        title = self.name.rpartition(":")[2] if self.kind is None else self.kind.__name__
+        text = " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
         return text if len(text) <= TEXT else f"{text[: TEXT - 3]}..."
 
     @property
     def owners(self) -> list[str]:
         """The names in a grid under which values for it stand."""
-        return list(
-            dict.fromkeys((self.name, self.shown(), "solver", "schedule"))
-        )
+        return list(dict.fromkeys((self.name, self.shown(), "solver", "schedule")))
 
 
 def values_of(section: AlgorithmSection | SolverSection) -> dict[str, Any]:
@@ -230,9 +175,7 @@ def values_of(section: AlgorithmSection | SolverSection) -> dict[str, Any]:
 
 
 def settings_of(section: AlgorithmSection | SolverSection) -> dict[str, Any]:
-    """Returns the name of the class as `type`, and the hyperparameters by
-    name.
-    """
+    """Returns the name of the class as `type`, and the hyperparameters by name."""
     values = values_of(section)
     name = values.pop("name")
     if section.kind is None:
@@ -247,44 +190,31 @@ def settings_of(section: AlgorithmSection | SolverSection) -> dict[str, Any]:
 
 def _check_choices(choices: list[Any]) -> list[Any]:
     if any(isinstance(choice, dict) for choice in choices):
-        raise ValueError(
-            "values that are no tables; write an [[algorithm]] for each"
-        )
+        raise ValueError("values that are no tables; write an [[algorithm]] for each")
     return check_different(choices)
 
 
-Choices = Annotated[
-    list[Any], Field(min_length=1), AfterValidator(_check_choices)
-]
+Choices = Annotated[list[Any], Field(min_length=1), AfterValidator(_check_choices)]
 
 
 class GridSection(OpenTable):
-    """`[grid]`: lists of values by the name or label of an algorithm, by
-    `solver` or by `schedule`; all combinations run.
+    """`[grid]`: lists of values by the name or label of an algorithm, by `solver` or by `schedule`;
+    all combinations run.
 
-    The member with the best value of a metric in the mean over the runs
-    stands for its algorithm. The experiment's `read` says how a curve becomes
-    a number. A member that diverged in any run counts as worst. What is
-    selected on the same runs that are reported looks better than it is, so
-    the members run with separate seeds, and only the selected one runs with
-    those of the experiment.
+    The member with the best value of a metric in the mean over the runs stands for its algorithm.
+    The experiment's `read` says how a curve becomes a number. A member that diverged in any run
+    counts as worst. What is selected on the same runs that are reported looks better than it is, so
+    the members run with separate seeds, and only the selected one runs with those of the
+    experiment.
 
-    >>> grid = GridSection(
-    ...     **{
-    ...         "fedprox": {"mu": [0.1, 1.0]},
-    ...         "solver": {"learning_rate": [0.01]},
-    ...     }
-    ... )
-    >>> [
-    ...     point["algorithm"]
-    ...     for point in grid.points(AlgorithmSection(name="fedprox"))
-    ... ]
+    >>> grid = GridSection(**{"fedprox": {"mu": [0.1, 1.0]}, "solver": {"learning_rate": [0.01]}})
+    >>> [point["algorithm"] for point in grid.points(AlgorithmSection(name="fedprox"))]
     [{'mu': 0.1}, {'mu': 1.0}]
     """
 
-    __pydantic_extra__: dict[
-        str, Annotated[dict[str, Choices], Field(min_length=1)]
-    ] = Field(init=False)
+    __pydantic_extra__: dict[str, Annotated[dict[str, Choices], Field(min_length=1)]] = Field(
+        init=False
+    )
 
     select: (
         Literal[
@@ -300,25 +230,19 @@ class GridSection(OpenTable):
         ]
         | None
     ) = None
-    """The metric that selects: by default the validation loss if the task
-    keeps examples for validation, of the models that the clients use
-    themselves if a method has such; else the training loss, as in the papers.
-    Test examples select only if they are named.
-    """
+    """The metric that selects: by default the validation loss if the task keeps examples for
+    validation, of the models that the clients use themselves if a method has such; else the
+    training loss, as in the papers. Test examples select only if they are named."""
     seeds: Seeds | None = None
-    """Seeds of the runs that select, none of which is among the experiment's;
-    by default as many as the experiment has, from the first number after its
-    largest on.
-    """
+    """Seeds of the runs that select, none of which is among the experiment's; by default as many as
+    the experiment has, from the first number after its largest on."""
     selects: bool = True
-    """False for experiments of a recipe that stand beside others with the
-    same title, on other draws of the data: no member runs to select there,
-    and the one that is selected on the others is reported.
-    """
+    """False for experiments of a recipe that stand beside others with the same title, on other
+    draws of the data: no member runs to select there, and the one that is selected on the others
+    is reported."""
 
     def selecting(self, reported: Sequence[int]) -> list[int]:
-        """Returns the seeds of the runs that select, for an experiment with
-        some seeds.
+        """Returns the seeds of the runs that select, for an experiment with some seeds.
 
         >>> GridSection().selecting([0, 1, 4])
         [5, 6, 7]
@@ -326,16 +250,10 @@ class GridSection(OpenTable):
         if not self.selects:
             return []
         first = max(reported) + 1
-        return (
-            list(range(first, first + len(reported)))
-            if self.seeds is None
-            else self.seeds
-        )
+        return list(range(first, first + len(reported))) if self.seeds is None else self.seeds
 
     def check(self, owners: Sequence[str], reported: Sequence[int]) -> None:
-        """Refuses owners that are not in the experiment, and seeds that are
-        reported.
-        """
+        """Refuses owners that are not in the experiment, and seeds that are reported."""
         check_names("grid", self.options, owners)
         seeds = self.selecting(reported)
         if self.selects and (not seeds or set(seeds) & set(reported)):
@@ -343,19 +261,14 @@ class GridSection(OpenTable):
             raise InvalidInput.of("grid.seeds", seeds, allowed)
 
     def only(self, owners: Sequence[str]) -> "GridSection":
-        """Returns the grid without the lists of other owners. It stays where
-        no list is left, so that a run of an algorithm by itself is the one
-        that it is beside the others.
+        """Returns the grid without the lists of other owners. It stays where no list is left, so
+        that a run of an algorithm by itself is the one that it is beside the others.
         """
-        return GridSection(
-            **self.model_dump(exclude=self.options.keys() - owners)
-        )
+        return GridSection(**self.model_dump(exclude=self.options.keys() - owners))
 
-    def points(
-        self, section: AlgorithmSection
-    ) -> Iterator[dict[str, dict[str, Any]]]:
-        """Yields all combinations of the values for an algorithm: by key, of
-        the algorithm, its solver and its schedule.
+    def points(self, section: AlgorithmSection) -> Iterator[dict[str, dict[str, Any]]]:
+        """Yields all combinations of the values for an algorithm: by key, of the algorithm, its
+        solver and its schedule.
         """
         axes = [
             [(owner, key, choice) for choice in choices]
@@ -364,11 +277,7 @@ class GridSection(OpenTable):
         ]
         # the last axis varies fastest, as in nested loops
         for values in itertools.product(*axes):
-            point: dict[str, dict[str, Any]] = {
-                "algorithm": {},
-                "solver": {},
-                "schedule": {},
-            }
+            point: dict[str, dict[str, Any]] = {"algorithm": {}, "solver": {}, "schedule": {}}
             for owner, key, value in values:
                 point[owner if owner in point else "algorithm"][key] = value
             yield point
@@ -378,12 +287,8 @@ def check_labels(labels: Sequence[str]) -> None:
     """Refuses labels that are equal, of whose runs only one would be kept."""
     for position, label in enumerate(labels):
         if label in labels[:position]:
-            hint = (
-                "List each key once, and give algorithms labels that differ."
-            )
-            raise InvalidInput.because(
-                "label", f"{label!r} stands for two algorithms", hint
-            )
+            hint = "List each key once, and give algorithms labels that differ."
+            raise InvalidInput.because("label", f"{label!r} stands for two algorithms", hint)
 
 
 class ChannelSection(Table):
@@ -398,20 +303,14 @@ class ChannelSection(Table):
     """
 
     up: Section | None = None
-    """Codec of what clients send: `name`, a name of `fedax.codecs.CODECS`,
-    its options, and the `codec` within, for `ef21` and `diana`; that one has
-    no feedback by default.
-    """
+    """Codec of what clients send: `name`, a name of `fedax.codecs.CODECS`, its options, and the
+    `codec` within, for `ef21` and `diana`; that one has no feedback by default."""
     down: Section | None = None
     """Codec of what the server sends."""
     attack: Section | None = None
-    """Attack of some of the clients: `name`, a name of
-    `fedax.attacks.ATTACKS`, and its options.
-    """
+    """Attack of some of the clients: `name`, a name of `fedax.attacks.ATTACKS`, and its options."""
     privacy: dict[str, Any] | None = None
-    """Clipping and noise, with the fields of `fedax.Privacy`; `clip` may be a
-    list.
-    """
+    """Clipping and noise, with the fields of `fedax.Privacy`; `clip` may be a list."""
 
     def make(self) -> Channel:
         makers: dict[str, Callable[..., Any]] = {
@@ -421,21 +320,14 @@ class ChannelSection(Table):
             "privacy": functools.partial(make_checked, Privacy),
         }
         values = self.model_dump(exclude_none=True)
-        return Channel(
-            **{
-                name: makers[name](**options)
-                for name, options in values.items()
-            }
-        )
+        return Channel(**{name: makers[name](**options) for name, options in values.items()})
 
 
 class ClusterSection(OpenTable):
-    """`[cluster]`: the array of jobs that `--slurm` submits, one for each
-    part of the work that a compiled program serves. Further keys are
-    parameters of submitit, such as `slurm_partition`,
-    `slurm_array_parallelism` (jobs at a time), `cpus_per_task`,
-    `gpus_per_node`, `mem_gb` and `slurm_setup`, a list of commands of the
-    shell.
+    """`[cluster]`: the array of jobs that `--slurm` submits, one for each part of the work that a
+    compiled program serves. Further keys are parameters of submitit, such as `slurm_partition`,
+    `slurm_array_parallelism` (jobs at a time), `cpus_per_task`, `gpus_per_node`, `mem_gb` and
+    `slurm_setup`, a list of commands of the shell.
     """
 
     timeout_min: Count = 60
@@ -443,15 +335,12 @@ class ClusterSection(OpenTable):
 
 
 class AuditSection(Table):
-    """`[audit]`: runs are membership inference, see `fedax.audit.membership`:
-    a target and a shadow model are trained on a quarter of every client's
-    training examples each, and attacked.
+    """`[audit]`: runs are membership inference, see `fedax.audit.membership`: a target and a shadow
+    model are trained on a quarter of every client's training examples each, and attacked.
     """
 
     every: Count = 10
-    """Rounds between attacks, at least 1; the initial and the final models
-    are always attacked.
-    """
+    """Rounds between attacks, at least 1; the initial and the final models are always attacked."""
 
     def looks(self, rounds: int) -> list[int]:
         """Returns the rounds after which models are attacked.
@@ -462,9 +351,7 @@ class AuditSection(Table):
         return sorted({0, *range(self.every, rounds + 1, self.every), rounds})
 
 
-def check_names(
-    field: str, values: Iterable[str], known_names: Iterable[str]
-) -> None:
+def check_names(field: str, values: Iterable[str], known_names: Iterable[str]) -> None:
     """Refuses names that are not known, with the nearest one that is."""
     for key in values:
         if key not in known_names:

@@ -31,8 +31,7 @@ def parse_section(text: str) -> dict[str, Any]:
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Parses options; values are TOML, or else text. Brackets and braces hold
-    commas together.
+    """Parses options; values are TOML, or else text. Brackets and braces hold commas together.
 
     >>> parse_options("cohort=10, batch_size=full, mu=[0.1, 0.2]")
     {'cohort': 10, 'batch_size': 'full', 'mu': [0.1, 0.2]}
@@ -42,9 +41,7 @@ def parse_options(text: str) -> dict[str, Any]:
     pieces: list[str] = []
     for piece in text.split(","):
         # a list or a table goes on after the comma
-        if pieces and sum(map(pieces[-1].count, "[{")) > sum(
-            map(pieces[-1].count, "]}")
-        ):
+        if pieces and sum(map(pieces[-1].count, "[{")) > sum(map(pieces[-1].count, "]}")):
             pieces[-1] += f",{piece}"
         elif piece.strip():
             pieces.append(piece)
@@ -53,9 +50,7 @@ def parse_options(text: str) -> dict[str, Any]:
         key, _, value = piece.partition("=")
         if not key.strip() or not value.strip():
             hint = f"Your own code is named {FORM}; options follow after a colon."
-            raise InvalidInput.of(
-                "argument", text, "key=value,key=value", hint
-            )
+            raise InvalidInput.of("argument", text, "key=value,key=value", hint)
         options[key.strip()] = parse_value(value.strip())
     return options
 
@@ -65,24 +60,12 @@ def parse_value(text: str) -> Any:
 
     Numbers separated by commas are a list.
 
-    >>> (
-    ...     parse_value("0.5"),
-    ...     parse_value("[1, 2]"),
-    ...     parse_value("1,2"),
-    ...     parse_value("full"),
-    ... )
+    >>> parse_value("0.5"), parse_value("[1, 2]"), parse_value("1,2"), parse_value("full")
     (0.5, [1, 2], [1, 2], 'full')
     """
     try:
         # 1,2 is no TOML value by itself
-        is_list = re.fullmatch(
-            r"[\d\s.+e-]+(,[\d\s.+e-]+)+", text, flags=re.ASCII
-        )
-        return tomllib.loads(
-            f"value = [{text}]" if is_list else f"value = {text}"
-        )["value"]
-    except (
-        ValueError,
-        RecursionError,
-    ):  # no TOML, or more digits or brackets than can be read
+        is_list = re.fullmatch(r"[\d\s.+e-]+(,[\d\s.+e-]+)+", text, flags=re.ASCII)
+        return tomllib.loads(f"value = [{text}]" if is_list else f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # no TOML, or more digits or brackets than can be read
         return text

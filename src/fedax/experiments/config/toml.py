@@ -55,9 +55,7 @@ def read_source(path: Path) -> str:
 
 @contextlib.contextmanager
 def spec_errors(name: str) -> Iterator[None]:
-    """Puts the name of a file before errors in reading it or in its
-    content.
-    """
+    """Puts the name of a file before errors in reading it or in its content."""
     try:
         yield
     except (OSError, ValueError, RecursionError) as error:
@@ -82,8 +80,8 @@ def validate(model: type[Model], document: Any) -> Model:
 
 
 def override(document: dict[str, Any], setting: str) -> None:
-    r"""Replaces or adds one value, as `--set` says it: `path=value`, with
-    keys and positions (from 0) joined by dots.
+    r"""Replaces or adds one value, as `--set` says it: `path=value`, with keys and positions
+    (from 0) joined by dots.
 
     >>> document = {"algorithm": [{"name": "fedprox"}]}
     >>> override(document, "algorithm.0.mu=0.5")
@@ -91,8 +89,7 @@ def override(document: dict[str, Any], setting: str) -> None:
     0.5
 
     Raises:
-        SpecError: no `path=value`, or a path through something that is no
-            table.
+        SpecError: no `path=value`, or a path through something that is no table.
     """
     path, equals, value = setting.partition("=")
     key_path = key_path_of(path)
@@ -112,52 +109,36 @@ def key_path_of(text: str) -> KeyPath:
     ('algorithm', 0, 'mu')
     """
     parts = text.strip().split(".")
-    return tuple(
-        int(part) if re.fullmatch("[0-9]{1,9}", part) else part
-        for part in parts
-    )
+    return tuple(int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts)
 
 
-def place_value(
-    document: Any, key_path: KeyPath, value: Any, message_prefix: str
-) -> None:
-    """Puts a value at a place, with tables in between as needed;
-    `message_prefix` begins the message if the place is none.
+def place_value(document: Any, key_path: KeyPath, value: Any, message_prefix: str) -> None:
+    """Puts a value at a place, with tables in between as needed; `message_prefix` begins the
+    message if the place is none.
 
     Raises:
-        SpecError: a path through something that is no table, or past the end
-            of an array.
+        SpecError: a path through something that is no table, or past the end of an array.
     """
     *parents, last = key_path
     try:
         for key in parents:
-            document = (
-                document[key]
-                if isinstance(key, int)
-                else document.setdefault(key, {})
-            )
+            document = document[key] if isinstance(key, int) else document.setdefault(key, {})
         if isinstance(last, int):
             document[last]  # has to exist
         document[last] = value
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         where = ".".join(map(str, key_path))
-        raise SpecError(
-            f"{message_prefix}: the file has no place {where}."
-        ) from error
+        raise SpecError(f"{message_prefix}: the file has no place {where}.") from error
 
 
 def map_texts(value: Any, change: Callable[[str], Any]) -> Any:
-    """Returns plain values with all texts, keys as well, changed by a
-    function.
+    """Returns plain values with all texts, keys as well, changed by a function.
 
     >>> map_texts({"a": ["b", 1]}, str.upper)
     {'A': ['B', 1]}
     """
     if isinstance(value, dict):
-        return {
-            change(key): map_texts(item, change)
-            for key, item in value.items()
-        }
+        return {change(key): map_texts(item, change) for key, item in value.items()}
     if isinstance(value, list):
         return [map_texts(item, change) for item in value]
     return change(value) if isinstance(value, str) else value
@@ -166,15 +147,7 @@ def map_texts(value: Any, change: Callable[[str], Any]) -> Any:
 def to_toml_values(value: Any) -> Any:
     """Converts to values that TOML can hold; None is left out."""
     if isinstance(value, dict):
-        return {
-            key: to_toml_values(item)
-            for key, item in value.items()
-            if item is not None
-        }
+        return {key: to_toml_values(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [to_toml_values(item) for item in value]
-    return (
-        value.tolist()
-        if isinstance(value, np.ndarray | np.generic)
-        else value
-    )
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -17,21 +17,14 @@ PATHS = ("folder", "params")
 TABLES = ("table", "test", "central")
 """Options of the task `table` that are paths."""
 TEXTS = ("label", "y", "client", "classes", "columns", "cluster")
-"""Keys whose values name no code, also where they look so: titles, what
-tables have, and what is of submitit, such as `"gpu:a100"`.
-"""
+"""Keys whose values name no code, also where they look so: titles, what tables have, and what is of
+submitit, such as `"gpu:a100"`."""
 
 
 def references(values: dict[str, Any]) -> list[str]:
-    """Returns the references to user code among the values of an experiment,
-    titles aside.
+    """Returns the references to user code among the values of an experiment, titles aside.
 
-    >>> references(
-    ...     {
-    ...         "name": "half.py:A",
-    ...         "task": {"name": "digits", "model": "net.py:Net"},
-    ...     }
-    ... )
+    >>> references({"name": "half.py:A", "task": {"name": "digits", "model": "net.py:Net"}})
     ['net.py:Net']
     """
     return list(dict.fromkeys(_find_references(values | {"name": ""})))
@@ -48,21 +41,17 @@ def _find_references(value: Any) -> Iterator[str]:
 
 
 def resolve_code_path(text: str, folder: Path) -> str:
-    """Returns a reference to user code that lies in a folder with its path;
-    other texts, such as those of code that lies elsewhere, stay.
+    """Returns a reference to user code that lies in a folder with its path; other texts, such as
+    those of code that lies elsewhere, stay.
     """
-    file, _, title = (
-        text.rpartition(":") if is_reference(text) else ("", "", "")
-    )
+    file, _, title = text.rpartition(":") if is_reference(text) else ("", "", "")
     is_there = file.endswith(".py") and (folder / file).is_file()
     return f"{folder / file}:{title}" if is_there else text
 
 
-def resolve_data_paths(
-    document: dict[str, Any], folder: Path
-) -> dict[str, Any]:
-    """Returns the values of an experiment file with absolute paths in its
-    table `[task]`. An empty text is no path.
+def resolve_data_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Returns the values of an experiment file with absolute paths in its table `[task]`. An empty
+    text is no path.
 
     Args:
         document: plain values.
@@ -81,9 +70,7 @@ def resolve_data_paths(
 
 
 def hash_sources(values: Any) -> dict[str, str]:
-    """Returns the SHA-256 of the files of the user code that an experiment's
-    values name.
-    """
+    """Returns the SHA-256 of the files of the user code that an experiment's values name."""
     return {name: load("code", name).sha256 for name in references(values)}
 
 
@@ -102,9 +89,7 @@ def check_sources(experiment: Any) -> None:
 
 
 def refuse_code(document: dict[str, Any]) -> None:
-    """Refuses user code, before any of it is loaded, in what may come from
-    somebody else.
-    """
+    """Refuses user code, before any of it is loaded, in what may come from somebody else."""
     if code := references(document):
         reason = f"the run directory names code ({', '.join(code)})"
         hint = "Read it: --trust-code runs it, if its files are those of the runs."
@@ -112,11 +97,11 @@ def refuse_code(document: dict[str, Any]) -> None:
 
 
 def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:
-    """Copies the files of user code into a folder, and returns the resolved
-    experiment, which names them there.
+    """Copies the files of user code into a folder, and returns the resolved experiment, which names
+    them there.
 
-    A file keeps its name, unless another file of that name was copied before
-    it. Its name then ends in the first digits of its SHA-256.
+    A file keeps its name, unless another file of that name was copied before it. Its name then ends
+    in the first digits of its SHA-256.
     """
     document = experiment.resolved()
     copied = dict[str, bytes]()  # by the name of the copy, in small letters
@@ -129,19 +114,15 @@ def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:
         target = file.name
         # some file systems do not tell small letters from capitals
         if copied.setdefault(target.casefold(), content) != content:
-            target = (
-                f"{file.stem}-{hashlib.sha256(content).hexdigest()[:8]}.py"
-            )
+            target = f"{file.stem}-{hashlib.sha256(content).hexdigest()[:8]}.py"
         (folder / target).write_bytes(content)
         document = _replace_name(document, name, f"{target}:{title}")
     return document
 
 
-def fingerprint_sources(
-    settings: dict[str, Any], sources: Mapping[str, str]
-) -> dict[str, Any]:
-    """Returns the settings of a run with the files of its user code, by their
-    hash and without their folders.
+def fingerprint_sources(settings: dict[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the settings of a run with the files of its user code, by their hash and without
+    their folders.
 
     Args:
         settings: of the run.
@@ -158,9 +139,5 @@ def fingerprint_sources(
 
 
 def _replace_name(values: Any, name: str, replacement: str) -> Any:
-    """Returns plain values in which one text, also as a key, is replaced by
-    another.
-    """
-    return map_texts(
-        values, lambda text: replacement if text == name else text
-    )
+    """Returns plain values in which one text, also as a key, is replaced by another."""
+    return map_texts(values, lambda text: replacement if text == name else text)

@@ -1,3 +1,3 @@
-"""Run directories: their files, the tables made from them, and runs taken
-over from another directory.
+"""Run directories: their files, the tables made from them, and runs taken over from another
+directory.
 """

@@ -1,6 +1,4 @@
-"""The table of grids, and which of their members stand for their
-algorithms.
-"""
+"""The table of grids, and which of their members stand for their algorithms."""
 
 import math
 
@@ -24,18 +22,16 @@ HEADS = {
     "diverged": "Diverged",
     "selected": "",
 }
-"""Columns of a grid's table, with their heads in reports; further ones are
-settings.
-"""
+"""Columns of a grid's table, with their heads in reports; further ones are settings."""
 
 
 def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
-    """Judges the members of a grid that have run, in the order of the file,
-    by the runs that select.
+    """Judges the members of a grid that have run, in the order of the file, by the runs that
+    select.
 
-    A member with a diverged run is worse than all without, then the mean of
-    the selecting metric decides. A run without a finite number counts as
-    diverged, and in the mean as the worst of the grid.
+    A member with a diverged run is worse than all without, then the mean of the selecting metric
+    decides. A run without a finite number counts as diverged, and in the mean as the worst of the
+    grid.
 
     Args:
         pairs: the runs of one task.
@@ -43,28 +39,21 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
         read: how its curve becomes a number.
 
     Returns:
-        A row for each member: `task`, `algorithm`, `label`, `metric`, `runs`,
-        `mean` (in the unit of `scale_of`; NaN if no run has a number),
-        `diverged` (how many), `selected`, and a column for each setting of
-        the grid.
+        A row for each member: `task`, `algorithm`, `label`, `metric`, `runs`, `mean` (in the
+        unit of `scale_of`; NaN if no run has a number), `diverged` (how many), `selected`, and a
+        column for each setting of the grid.
 
     Raises:
-        InvalidInput: a member none of whose runs has the metric that selects,
-            or a metric without a direction.
+        InvalidInput: a member none of whose runs has the metric that selects, or a metric without a
+            direction.
     """
     records = [record for _, record in pairs]
     higher = is_higher_better(select, [record.modes for record in records])
-    numbers = numbers_frame(
-        records, {record.task: read for record in records}, [select]
-    )
+    numbers = numbers_frame(records, {record.task: read for record in records}, [select])
     numbers["bad"] = numbers["diverged"] | numbers["lost"]
     # without runs that select the reported ones decide
-    selects = pd.Series(
-        [pairs[i][0].selects for i in numbers["run"]], dtype=bool
-    )
-    runs = numbers[
-        selects | ~selects.groupby(numbers["method"]).transform("any")
-    ]
+    selects = pd.Series([pairs[i][0].selects for i in numbers["run"]], dtype=bool)
+    runs = numbers[selects | ~selects.groupby(numbers["method"]).transform("any")]
     groups = runs.groupby("method").agg(
         runs=("value", "size"),
         mean=("value", "mean"),
@@ -81,8 +70,7 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
             )
     rows = pd.DataFrame(
         [
-            {"task": run.task, "algorithm": run.method, "label": label}
-            | run.settings
+            {"task": run.task, "algorithm": run.method, "label": label} | run.settings
             for label, run in members.items()
         ],
         dtype=object,  # whole numbers stay whole where some members lack a setting
@@ -92,29 +80,18 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
     # infinite means are the last, as missing ones are
     finite = judged["mean"].replace([-math.inf, math.inf], math.nan)
     judged["rank"] = -finite if higher else finite
-    best = judged.sort_values(["diverged", "rank"]).drop_duplicates(
-        "algorithm"
-    )
+    best = judged.sort_values(["diverged", "rank"]).drop_duplicates("algorithm")
     judged["selected"] = judged.index.isin(best.index)
     return judged.reindex(columns=list(dict.fromkeys([*HEADS, *rows])))
 
 
 def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
-    """Returns the grid of a task for the report: one row per member, with the
-    runs that select.
-    """
+    """Returns the grid of a task for the report: one row per member, with the runs that select."""
     select = str(judged["metric"][0])
     shown = judged.drop(columns=["task", "label", "metric"]).astype(object)
-    shown["mean"] = [
-        f"{m:.4g}" if math.isfinite(m) else "not finite"
-        for m in judged["mean"]
-    ]
-    shown["selected"] = [
-        "selected" if chosen else "" for chosen in judged["selected"]
-    ]
-    shown = shown.fillna("-").rename(
-        columns=HEADS | {"mean": column_of(select).head}
-    )
+    shown["mean"] = [f"{m:.4g}" if math.isfinite(m) else "not finite" for m in judged["mean"]]
+    shown["selected"] = ["selected" if chosen else "" for chosen in judged["selected"]]
+    shown = shown.fillna("-").rename(columns=HEADS | {"mean": column_of(select).head})
     highest = "highest" if is_higher_better(select) else "lowest"
     sentences = [
         f"Selected: the {highest} mean over runs with separate seeds, which are not reported "
@@ -123,18 +100,14 @@ def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
         *edges(judged),
     ]
     if select.startswith("test"):
-        sentences.append(
-            "These are test examples: on new ones the numbers would be worse."
-        )
-    return Sheet(
-        f"Grid: {judged['task'][0]}", shown.astype(str), " ".join(sentences)
-    )
+        sentences.append("These are test examples: on new ones the numbers would be worse.")
+    return Sheet(f"Grid: {judged['task'][0]}", shown.astype(str), " ".join(sentences))
 
 
 def edges(judged: pd.DataFrame) -> list[str]:
-    """Returns a sentence for each selected number that is the smallest or the
-    largest of its list, and not 0: the best value may lie beyond the list. Or
-    one for each method whose members are alike, of which the first is taken.
+    """Returns a sentence for each selected number that is the smallest or the largest of its list,
+    and not 0: the best value may lie beyond the list. Or one for each method whose members are
+    alike, of which the first is taken.
     """
     sentences = []
     for method, members in judged.groupby("algorithm", sort=False):
@@ -147,21 +120,11 @@ def edges(judged: pd.DataFrame) -> list[str]:
             continue
         for key, value in settings[members["selected"]].iloc[0].items():
             values = settings[key].dropna()
-            tried = sorted(
-                {value for value in values if type(value) in (int, float)}
-            )
+            tried = sorted({value for value in values if type(value) in (int, float)})
             # most ranges begin at 0, below which there is nothing to try
-            if (
-                len(tried) < 2
-                or value == 0
-                or value not in (tried[0], tried[-1])
-            ):
+            if len(tried) < 2 or value == 0 or value not in (tried[0], tried[-1]):
                 continue
-            words = (
-                ("smallest", "smaller")
-                if value == tried[0]
-                else ("largest", "larger")
-            )
+            words = ("smallest", "smaller") if value == tried[0] else ("largest", "larger")
             sentences.append(
                 f"{method}: {key} = {value} is the {words[0]} of its list "
                 f"({', '.join(map(str, tried))}). Try {words[1]} values."

@@ -1,6 +1,4 @@
-"""The runs that experiments need, each with the settings that determine
-it.
-"""
+"""The runs that experiments need, each with the settings that determine it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,31 +34,19 @@ _NO_SETTINGS = (
 def planned_runs(experiments: Sequence[Experiment]) -> list[Run]:
     """Returns all runs, in the order of experiments, members and seeds.
 
-    Runs that select in a grid come before those to report: which of these are
-    needed is known only when the selecting ones have run. Runs of equal
-    settings have one id.
+    Runs that select in a grid come before those to report: which of these are needed is known only
+    when the selecting ones have run. Runs of equal settings have one id.
     """
     runs: list[Run] = []
     for experiment in experiments:
         members = experiment.members()
         methods = [member.method for member in members]
         resolved = experiment.resolved()
-        common = {
-            name: value
-            for name, value in resolved.items()
-            if name not in _NO_SETTINGS
-        }
+        common = {name: value for name, value in resolved.items() if name not in _NO_SETTINGS}
         # by default those that fit the task and the methods
-        default = (
-            ["default", "local_accuracy"]
-            if experiment.is_personal
-            else ["default"]
-        )
-        observed = (
-            default if experiment.observe is None else experiment.observe
-        )
-        # those that are needed, and by which the best model is kept where
-        # that is not the default
+        default = ["default", "local_accuracy"] if experiment.is_personal else ["default"]
+        observed = default if experiment.observe is None else experiment.observe
+        # those that are needed, and by which the best model is kept where that is not the default
         best = experiment.best_by
         common["observe"] = observed + [
             metric
@@ -80,47 +66,28 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[Run]:
             }
             # an algorithm with a single member has nothing to select
             seeds = [(seed, False) for seed in experiment.seeds]
-            if (
-                experiment.grid is not None
-                and methods.count(member.method) > 1
-            ):
-                seeds = [
-                    (s, True)
-                    for s in experiment.grid.selecting(experiment.seeds)
-                ] + seeds
+            if experiment.grid is not None and methods.count(member.method) > 1:
+                seeds = [(s, True) for s in experiment.grid.selecting(experiment.seeds)] + seeds
             for seed, selects in seeds:
                 full = settings | {"seed": seed}
-                own = {
-                    "id": run_id(full),
-                    "seed": seed,
-                    "selects": selects,
-                    "made_with": full,
-                }
+                own = {"id": run_id(full), "seed": seed, "selects": selects, "made_with": full}
                 runs.append(Run(**about, **own))
     return runs
 
 
 def study_of(experiments: Sequence[Experiment]) -> dict[str, Any]:
-    """Returns what the run directory of experiments knows of them, as its
-    fields.
-    """
+    """Returns what the run directory of experiments knows of them, as its fields."""
     documents = [experiment.resolved() for experiment in experiments]
     study = documents[0] if len(documents) == 1 else {"experiment": documents}
     return {
         "study": tomli_w.dumps(study),
         "planned": planned_runs(experiments),
-        "reads": {
-            experiment.name: experiment.reads for experiment in experiments
-        },
-        "selects": {
-            experiment.name: experiment.select for experiment in experiments
-        },
+        "reads": {experiment.name: experiment.reads for experiment in experiments},
+        "selects": {experiment.name: experiment.select for experiment in experiments},
     }
 
 
-def read_study(
-    directory: RunDirectory, trust: bool = False
-) -> list[Experiment]:
+def read_study(directory: RunDirectory, trust: bool = False) -> list[Experiment]:
     """Returns the experiments of a run directory, so that they can be run.
 
     Args:
@@ -128,16 +95,11 @@ def read_study(
         trust: whether the user code that it names may be loaded.
 
     Raises:
-        InvalidInput: no experiments, or code that is not trusted, is not
-            there, or has changed.
+        InvalidInput: no experiments, or code that is not trusted, is not there, or has changed.
     """
     name = str(directory.path / STUDY)
     documents = parse_toml(directory.study, name).get("experiment")
-    texts = (
-        [directory.study]
-        if documents is None
-        else map(tomli_w.dumps, documents)
-    )
+    texts = [directory.study] if documents is None else map(tomli_w.dumps, documents)
     return [Experiment.parse(text, name, trust) for text in texts]
 
 

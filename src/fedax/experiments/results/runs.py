@@ -21,11 +21,10 @@ class Run(BaseModel):
         label: the same with the settings that the grid varies.
         seed: of the run.
         draw: seed of the data.
-        selects: whether it only selects among the members of a grid, and is
-            not reported.
+        selects: whether it only selects among the members of a grid, and is not reported.
         settings: what the grid varies.
-        experiment, member: that make it, and `made_with`, all that determines
-            it as plain values; None in a directory that is read.
+        experiment, member: that make it, and `made_with`, all that determines it as plain values;
+            None in a directory that is read.
     """
 
     id: Name
@@ -53,8 +52,7 @@ class Run(BaseModel):
         """Returns whether reports show it.
 
         Args:
-            chosen: by task and algorithm, the label of the member that a grid
-                selected.
+            chosen: by task and algorithm, the label of the member that a grid selected.
         """
         selected = chosen.get(self.task, {}).get(self.method, self.label)
         return not self.selects and selected == self.label

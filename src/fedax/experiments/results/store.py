@@ -1,6 +1,4 @@
-"""The run directory: everything about a study on disk, valid after every
-run.
-"""
+"""The run directory: everything about a study on disk, valid after every run."""
 
 import dataclasses
 import itertools
@@ -27,8 +25,7 @@ from fedax.utils.files import portable, read, write
 from fedax.utils.lock import LOCK, held, is_held
 
 if TYPE_CHECKING:
-    # tables and pictures take a second to import, which most processes of a
-    # study need not
+    # tables and pictures take a second to import, which most processes of a study need not
     import pandas
 
     import fedax.results.drawing
@@ -41,15 +38,7 @@ PACKED = "runs.tar.xz"
 Status = Literal["running", "finished", "interrupted", "failed"]
 
 
-_SAVED = (
-    "title",
-    "notes",
-    "status",
-    "reason",
-    "versions",
-    "reads",
-    "selects",
-)
+_SAVED = ("title", "notes", "status", "reason", "versions", "reads", "selects")
 """Fields in `summary.json`, beside the planned runs."""
 
 
@@ -58,11 +47,10 @@ class RunDirectory:
     """A folder with the results of one or more experiments.
 
     Files: `summary.json` (its runs, whether they are there or not),
-    `study.toml` (the experiments with every default, from which it can be
-    continued), and `runs/<id>/` (of each run `run.json` with its settings and
-    versions, `curves.npz` with all observations, and its models). When the
-    runs have ended also `metrics.csv` (all scalars as one long table) and
-    `report.html`.
+    `study.toml` (the experiments with every default, from which it can be continued), and
+    `runs/<id>/` (of each run `run.json` with its settings and versions, `curves.npz` with all
+    observations, and its models). When the runs have ended also `metrics.csv` (all scalars as one
+    long table) and `report.html`.
 
     Attributes:
         path: the folder.
@@ -74,8 +62,7 @@ class RunDirectory:
         reads: how curves become numbers, by task.
         selects: the metric by which grids select, by task.
         study: the experiments as a file.
-        versions: of the libraries that the runs were made with, and the
-            machine.
+        versions: of the libraries that the runs were made with, and the machine.
         reason: why a run failed or was interrupted, where that is known.
     """
 
@@ -88,9 +75,7 @@ class RunDirectory:
     reads: dict[Name, Name] = Field(default_factory=dict)
     selects: dict[Name, Name] = Field(default_factory=dict)
     study: str = Field(default="", repr=False)
-    versions: dict[Name, Name | bool | int | float | None] = Field(
-        default_factory=versions
-    )
+    versions: dict[Name, Name | bool | int | float | None] = Field(default_factory=versions)
     reason: Name = ""
 
     @classmethod
@@ -100,9 +85,8 @@ class RunDirectory:
 
     @classmethod
     def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
-        """Reads a run directory, or what `keep` has copied of one; with
-        `repair`, without the runs whose files are damaged. Nothing is run: it
-        may come from somebody else.
+        """Reads a run directory, or what `keep` has copied of one; with `repair`, without the runs
+        whose files are damaged. Nothing is run: it may come from somebody else.
 
         Raises:
             InvalidInput: no run directory, or one whose files are damaged.
@@ -118,9 +102,7 @@ class RunDirectory:
             more = summary | cls.read_more(path)
             return cls(path, runs=runs, planned=planned, study=study, **more)
         except OSError as error:
-            reason = (
-                f"not a run directory: {error.filename}: {error.strerror}"
-            )
+            reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
         except Exception as error:
             # every kind of damage ends in one error that names the directory
@@ -142,9 +124,7 @@ class RunDirectory:
         self.save()
 
     def close(self, status: Status, reason: str = "") -> None:
-        """Marks the directory as complete or not, and writes its tables and
-        its report.
-        """
+        """Marks the directory as complete or not, and writes its tables and its report."""
         self.status = status
         self.reason = printable(reason)
         if status != "running":
@@ -163,21 +143,16 @@ class RunDirectory:
             self.save()
 
     def keep(self, target: Path) -> None:
-        """Copies what version control should have into another folder, over
-        an earlier copy: settings, tables, and the curves of all runs without
-        those of single clients.
+        """Copies what version control should have into another folder, over an earlier copy:
+        settings, tables, and the curves of all runs without those of single clients.
 
         Raises:
-            InvalidInput: the earlier copy has runs that this directory does
-                not have; nothing was overwritten.
+            InvalidInput: the earlier copy has runs that this directory does not have; nothing was
+                overwritten.
             WriteFailed: a full disk, for example.
         """
         # runs that only the earlier copy has must not be lost
-        archived = (
-            RunDirectory.load(target).runs
-            if (target / SUMMARY).exists()
-            else {}
-        )
+        archived = RunDirectory.load(target).runs if (target / SUMMARY).exists() else {}
         if lost := len(archived.keys() - self.runs.keys()):
             reason = (
                 f"holds {lost} of {len(archived)} runs that {self.path} does not have; "
@@ -189,22 +164,15 @@ class RunDirectory:
             if (self.path / name).exists():
                 write(target / name, read(self.path / name))
         write(target / PACKED, pack(self.runs))
-        kept = dataclasses.replace(
-            self, path=target, planned=[run for run, _ in self.pairs()]
-        )
+        kept = dataclasses.replace(self, path=target, planned=[run for run, _ in self.pairs()])
         kept.save()
         kept.write_tables()
 
     def save(self) -> None:
         """Writes `summary.json`."""
         summary = {name: getattr(self, name) for name in _SAVED}
-        summary["runs"] = [
-            run.model_dump(exclude_defaults=True) for run in self.planned
-        ]
-        write(
-            self.path / SUMMARY,
-            json.dumps(summary, indent=1, allow_nan=False) + "\n",
-        )
+        summary["runs"] = [run.model_dump(exclude_defaults=True) for run in self.planned]
+        write(self.path / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
     def write_outputs(self) -> None:
         """Writes tables and report."""
@@ -214,23 +182,14 @@ class RunDirectory:
         write(self.path / "report.html", render(self.page()))
 
     def write_tables(self) -> None:
-        """Writes tables, and what belongs to them; an archive has no long
-        ones.
-        """
+        """Writes tables, and what belongs to them; an archive has no long ones."""
         import pandas as pd
 
         from fedax.results.frame import curves_csv
 
         if grids := self.grids():
-            judged = (
-                pd.concat(grids.values())
-                .infer_objects()
-                .astype({"selected": int})
-            )
-            write(
-                self.path / "grid.csv",
-                judged.to_csv(index=False, float_format="%.9g"),
-            )
+            judged = pd.concat(grids.values()).infer_objects().astype({"selected": int})
+            write(self.path / "grid.csv", judged.to_csv(index=False, float_format="%.9g"))
         if not is_archive(self.path):
             write(self.path / "metrics.csv", curves_csv(self.records))
 
@@ -238,10 +197,7 @@ class RunDirectory:
         """Returns the further tables of the report: its grids."""
         from fedax.experiments.results.grid import grid_sheet
 
-        return [
-            grid_sheet(judged, self.reads[task])
-            for task, judged in self.grids().items()
-        ]
+        return [grid_sheet(judged, self.reads[task]) for task, judged in self.grids().items()]
 
     def figures(self) -> "list[fedax.results.drawing.Picture]":
         """Returns the figures of its recipe, none here."""
@@ -267,16 +223,14 @@ class RunDirectory:
     def pictures(
         self, against: str | None = None, metrics: Sequence[str] | None = None
     ) -> "list[fedax.results.drawing.Picture]":
-        """Returns the curves of some metrics, by default of those that
-        reports draw.
-        """
+        """Returns the curves of some metrics, by default of those that reports draw."""
         from fedax.results.figures import draw_curves
 
         return draw_curves(self.shown(), against or "rounds", metrics)
 
     def pairs(self, planned: Sequence[Run] | None = None) -> Pairs:
-        """Returns the runs that are there, by default of all, with the names
-        that the study gives them.
+        """Returns the runs that are there, by default of all, with the names that the study gives
+        them.
         """
         return [
             (run, dataclasses.replace(self.runs[run.id], **run.about))
@@ -292,10 +246,9 @@ class RunDirectory:
     def reported(self) -> list[Run]:
         """Returns the runs that reports show.
 
-        Of a grid these are the runs of the members that its rule selects,
-        without those that selected them. Such a member has the title of its
-        algorithm, so that one row of a table holds what was selected on
-        several tasks.
+        Of a grid these are the runs of the members that its rule selects, without those that
+        selected them. Such a member has the title of its algorithm, so that one row of a table
+        holds what was selected on several tasks.
         """
         chosen = self.selections()
         return [
@@ -310,68 +263,44 @@ class RunDirectory:
         """Returns the records of `reported` that are there."""
         return [record for _, record in self.pairs(self.reported())]
 
-    def compare(
-        self, metrics: Sequence[str] | None = None
-    ) -> "pandas.DataFrame":
+    def compare(self, metrics: Sequence[str] | None = None) -> "pandas.DataFrame":
         """Compares the runs that reports show, see `compare_runs`."""
         from fedax.results.compare import compare_runs
 
-        return compare_runs(
-            self.shown(), self.reads, metrics, self.selections()
-        )
+        return compare_runs(self.shown(), self.reads, metrics, self.selections())
 
     def grids(self) -> "dict[str, pandas.DataFrame]":
-        """Returns by task the judged members of a grid, see
-        `judge_members`.
-        """
+        """Returns by task the judged members of a grid, see `judge_members`."""
         grids = {}
-        for task in dict.fromkeys(
-            run.task for run in self.planned if run.selects
-        ):
+        for task in dict.fromkeys(run.task for run in self.planned if run.selects):
             # not where no study has a grid
             from fedax.experiments.results.grid import judge_members
 
-            if pairs := [
-                pair for pair in self.pairs() if pair[0].task == task
-            ]:
-                grids[task] = judge_members(
-                    pairs, self.selects[task], self.reads[task]
-                )
+            if pairs := [pair for pair in self.pairs() if pair[0].task == task]:
+                grids[task] = judge_members(pairs, self.selects[task], self.reads[task])
         return grids
 
     def selections(self) -> dict[str, dict[str, str]]:
-        """Returns by task and algorithm the label of the member that a grid's
-        rule selects among those that have run.
+        """Returns by task and algorithm the label of the member that a grid's rule selects among
+        those that have run.
         """
         return {
-            task: judged[judged["selected"]]
-            .set_index("algorithm")["label"]
-            .to_dict()
+            task: judged[judged["selected"]].set_index("algorithm")["label"].to_dict()
             for task, judged in self.grids().items()
         }
 
     def warnings(self) -> list[str]:
-        """Returns a sentence for each selected value at an edge of its
-        grid.
-        """
+        """Returns a sentence for each selected value at an edge of its grid."""
         from fedax.experiments.results.grid import edges
 
-        return [
-            sentence
-            for judged in self.grids().values()
-            for sentence in edges(judged)
-        ]
+        return [sentence for judged in self.grids().values() for sentence in edges(judged)]
 
     def doubts(self) -> list[str]:
-        """Returns a sentence for each task whose numbers cannot mean
-        anything.
-        """
+        """Returns a sentence for each task whose numbers cannot mean anything."""
         return find_doubts(self.shown())
 
     def line(self) -> str:
-        """Returns the results in one line: how many runs, and how they
-        ended.
-        """
+        """Returns the results in one line: how many runs, and how they ended."""
         there = [run for run, _ in self.pairs()]
         records = self.records
         names = {
@@ -385,13 +314,9 @@ class RunDirectory:
         counts = [counted(len(each), noun) for noun, each in names.items()]
         ended = {
             "diverged": sum(record.diverged for record in records),
-            "interrupted": sum(
-                record.outcome.kind == "interrupted" for record in records
-            ),
+            "interrupted": sum(record.outcome.kind == "interrupted" for record in records),
         }
-        troubles = [
-            f"{count} {kind}" for kind, count in ended.items() if count
-        ]
+        troubles = [f"{count} {kind}" for kind, count in ended.items() if count]
         status = {
             "running": " Still running.",
             "failed": f" Failed: {self.reason}",
@@ -420,23 +345,17 @@ class Joint(RunDirectory):
         ]
 
     def warnings(self) -> list[str]:
-        return [
-            f"{name}: {text}"
-            for name, part in self.parts.items()
-            for text in part.warnings()
-        ]
+        return [f"{name}: {text}" for name, part in self.parts.items() for text in part.warnings()]
 
 
 def open_folder(
     path: Path, load: Callable[[Path, bool], RunDirectory] = RunDirectory.load
 ) -> RunDirectory:
-    """Returns the run directory at a path, to run into it, without damaged
-    runs; of a new or an empty folder, and of one with nothing but copies of
-    runs, one that plans nothing.
+    """Returns the run directory at a path, to run into it, without damaged runs; of a new or an
+    empty folder, and of one with nothing but copies of runs, one that plans nothing.
 
     Raises:
-        RunExists: a folder of something else, or one that another process
-            works in.
+        RunExists: a folder of something else, or one that another process works in.
         InvalidInput: an archive, or a damaged directory.
     """
     advice = "nothing was overwritten. Choose another folder"
@@ -488,9 +407,7 @@ def slug(text: str) -> str:
 
 
 def fresh(parent: Path, name: str) -> Path:
-    """Returns a folder below `parent` that does not exist yet: `name`,
-    `name-2`, `name-3`, ...
-    """
+    """Returns a folder below `parent` that does not exist yet: `name`, `name-2`, `name-3`, ..."""
     return next(
         path
         for i in itertools.count(1)
@@ -499,57 +416,36 @@ def fresh(parent: Path, name: str) -> Path:
 
 
 def merge(directories: Sequence[RunDirectory]) -> RunDirectory:
-    """Returns what several directories report as one, in memory; a single one
-    as it is.
+    """Returns what several directories report as one, in memory; a single one as it is.
 
-    Runs of an algorithm on several draws of the data belong together, each
-    with the settings that its own directory selected; one that several
-    directories have for the same draw gets its folder's name. Runs of one
-    seed of the data on different examples are no pairs. The curves of a task
-    are read as in the first directory that has it. A directory that is given
-    twice, maybe spelled in another way, counts once.
+    Runs of an algorithm on several draws of the data belong together, each with the settings that
+    its own directory selected; one that several directories have for the same draw gets its
+    folder's name. Runs of one seed of the data on different examples are no pairs. The curves of a
+    task are read as in the first directory that has it. A directory that is given twice, maybe
+    spelled in another way, counts once.
     """
-    by_path = {
-        directory.path.resolve(): directory for directory in directories
-    }
+    by_path = {directory.path.resolve(): directory for directory in directories}
     if len(by_path) == 1:
         return directories[0]
     names = [path.name for path in by_path]
     parts = {
-        str(directory.path)
-        if names.count(path.name) > 1
-        else path.name: directory
+        str(directory.path) if names.count(path.name) > 1 else path.name: directory
         for path, directory in by_path.items()
     }
-    reported = {
-        name: directory.pairs(directory.reported())
-        for name, directory in parts.items()
-    }
+    reported = {name: directory.pairs(directory.reported()) for name, directory in parts.items()}
     owners = Counter(
         key
         for pairs in reported.values()
         for key in {(run.task, run.method, run.draw) for run, _ in pairs}
     )
     draws = dict[tuple[int, str], int]()
-    merged = Joint(
-        Path(),
-        "Comparison",
-        status="finished",
-        versions=directories[0].versions,
-    )
+    merged = Joint(Path(), "Comparison", status="finished", versions=directories[0].versions)
     merged.parts = parts
     for name, directory in parts.items():
         for run, record in reported[name]:
-            end = (
-                f" ({name})"
-                if owners[run.task, run.method, run.draw] > 1
-                else ""
-            )
+            end = f" ({name})" if owners[run.task, run.method, run.draw] > 1 else ""
             # one seed draws other data where other options of the task differ
-            data = (
-                run.draw,
-                (record.settings or {}).get("data", {}).get("examples", ""),
-            )
+            data = run.draw, (record.settings or {}).get("data", {}).get("examples", "")
             about = {
                 # ids leave versions and the machine out
                 "id": f"{name}/{run.id}",

@@ -1,3 +1,3 @@
-"""Experiments being run: batches of runs that share a compiled program,
-progress, trackers, interruption and resumption.
+"""Experiments being run: batches of runs that share a compiled program, progress, trackers,
+interruption and resumption.
 """

@@ -1,6 +1,4 @@
-"""The pieces of work of an experiment: runs that one compiled program can
-serve together.
-"""
+"""The pieces of work of an experiment: runs that one compiled program can serve together."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,8 +32,8 @@ Hook = Callable[[Progress], bool | None]
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Members of an experiment that differ in real hyperparameters and seeds
-    only: one compiled program.
+    """Members of an experiment that differ in real hyperparameters and seeds only: one compiled
+    program.
 
     Args:
         runs: the first member with all seeds, then the next.
@@ -65,9 +63,7 @@ class Batch:
 
     @property
     def title(self) -> str:
-        """The task, the first algorithm and the seeds, for a line about its
-        progress.
-        """
+        """The task, the first algorithm and the seeds, for a line about its progress."""
         first, *others = self.labels
         labels = f"{first} and {len(others)} more" if others else first
         word = "selection seed" if self.runs[0].selects else "seed"
@@ -86,30 +82,17 @@ class Batch:
         every = max(experiment.rounds // 10, 1) if every is None else every
         # 0 means no checkpoints
         if every:
-            options |= {
-                "checkpoint": self.folder(out),
-                "checkpoint_every": every,
-            }
+            options |= {"checkpoint": self.folder(out), "checkpoint_every": every}
         kept = experiment.keep_models
-        # runs that only select are many: their models are kept only with
-        # `all`
-        if experiment.audit is not None or (
-            self.runs[0].selects and kept != "all"
-        ):
+        # runs that only select are many: their models are kept only with `all`
+        if experiment.audit is not None or (self.runs[0].selects and kept != "all"):
             kept = "none"
         if experiment.audit is not None:
             # an audit is always a batch of one run
-            histories = [
-                run_audited(
-                    plan, label, self.seeds[0], experiment.audit, **options
-                )
-            ]
+            histories = [run_audited(plan, label, self.seeds[0], experiment.audit, **options)]
             gradients = {}
         else:
-            has_models = (
-                type(plan.algorithms[label]).personal
-                is not Algorithm.personal
-            )
+            has_models = type(plan.algorithms[label]).personal is not Algorithm.personal
             options["personal"] = kept == "personal" and has_models
             histories = run_batch(plan, self.labels, self.seeds, **options)
             gradients = gradients_of(plan, self.labels)
@@ -121,9 +104,7 @@ class Batch:
             facts["majority"] = majority_of(plan.task)
         records = []
         for run, history in zip(self.runs, histories, strict=True):
-            record = Record.of(
-                history, **run.about, gradients=gradients.get(run.label)
-            )
+            record = Record.of(history, **run.about, gradients=gradients.get(run.label))
             record = dataclasses.replace(
                 record,
                 seconds=record.seconds / len(histories),
@@ -139,11 +120,11 @@ _newest: dict[str, tuple[Engine | None, Plan]] = {}
 
 
 def plan_of(experiment: Experiment) -> Plan:
-    """Returns the plan of an experiment. The newest plan is kept, because the
-    compiled programs of a task serve all its methods and seeds.
+    """Returns the plan of an experiment. The newest plan is kept, because the compiled programs of
+    a task serve all its methods and seeds.
     """
-    # a plan has the engine of this server, another of which needs a plan of
-    # its own; it is kept with the plan, so that no other engine gets its id
+    # a plan has the engine of this server, another of which needs a plan of its own; it is kept
+    # with the plan, so that no other engine gets its id
     server = current_engine() if experiment.engine == "flower" else None
     # with the data folder: another one may hold other files of the same name
     values = experiment.model_dump(exclude={"data"})
@@ -159,60 +140,44 @@ def batches_of(
     chosen: Mapping[str, Mapping[str, str]] | None = None,
     done: Iterable[str] = (),
 ) -> list[Batch]:
-    """Returns all batches of one stage, in the order of experiments,
-    algorithms and seeds.
+    """Returns all batches of one stage, in the order of experiments, algorithms and seeds.
 
     Args:
         planned: the runs of experiments.
-        chosen: by task and algorithm, the label of the member that was
-            selected. Then the runs to report; without, those that select
-            (none, where there is nothing to select).
+        chosen: by task and algorithm, the label of the member that was selected. Then the runs to
+            report; without, those that select (none, where there is nothing to select).
         done: ids of the runs that are there.
     """
-    # by experiment and label, the runs in the order of their seeds; each id
-    # once
+    # by experiment and label, the runs in the order of their seeds; each id once
     missing: dict[tuple[int, str], list[Run]] = {}
     ids = set(done)
     for run in planned:
         is_wanted = run.selects if chosen is None else run.is_reported(chosen)
         if is_wanted and run.id not in ids:
             ids.add(run.id)
-            missing.setdefault((id(run.experiment), run.label), []).append(
-                run
-            )
-    # members of one program that lack the same seeds, of all seeds together
-    # or of each
+            missing.setdefault((id(run.experiment), run.label), []).append(run)
+    # members of one program that lack the same seeds, of all seeds together or of each
     batches: dict[Any, list[Run]] = {}
     for (position, _), runs in missing.items():
         experiment = runs[0].experiment
         program = _batch_key(experiment, runs[0].member)
-        for part in (
-            [runs] if shares_program(experiment) else [[run] for run in runs]
-        ):
+        for part in [runs] if shares_program(experiment) else [[run] for run in runs]:
             seeds = tuple(run.seed for run in part)
             batches.setdefault((position, program, seeds), []).extend(part)
     return [Batch(tuple(runs)) for runs in batches.values()]
 
 
 def _batch_key(experiment: Experiment, member: Member) -> Any:
-    """Returns a key that is equal for the members that one compiled program
-    can serve.
-    """
+    """Returns a key that is equal for the members that one compiled program can serve."""
     if experiment.audit is not None or experiment.engine != "simulation":
         return member.label
     # privacy and devices use numbers of the schedule before the program runs
     has_clock = experiment.clock is not None
-    separate = (
-        experiment.is_private
-        or has_clock
-        or "asynchronous" in member.schedule
-    )
+    separate = experiment.is_private or has_clock or "asynchronous" in member.schedule
     return (
         member.method,
         program_key(member.solver.make()),
-        str(member.schedule)
-        if separate
-        else program_key(schedule_of(member.schedule)),
+        str(member.schedule) if separate else program_key(schedule_of(member.schedule)),
         program_key(member.algorithm.make()),
     )
 
@@ -251,9 +216,8 @@ def shares_program(experiment: Experiment) -> bool:
 def run_batch(
     plan: Plan, labels: Sequence[str], seeds: Sequence[int], **options: Any
 ) -> list[History]:
-    """Runs algorithms of a plan that one program can serve, each with all
-    seeds; `options` are further ones of `fedax.run_grid`, whose histories it
-    returns.
+    """Runs algorithms of a plan that one program can serve, each with all seeds; `options` are
+    further ones of `fedax.run_grid`, whose histories it returns.
     """
     made = [plan.arguments_of(label) for label in labels]
     arguments = made[0] | options
@@ -263,23 +227,17 @@ def run_batch(
     return run_grid(members, plan.task, seed=seeds, **arguments)
 
 
-def gradients_of(
-    plan: Plan, labels: Sequence[str], share: float = 1.0
-) -> dict[str, float]:
-    """Returns by label the minibatch gradients of a client in a round, in the
-    mean over the clients. One program serves the algorithms, so that the
-    first stands for all.
+def gradients_of(plan: Plan, labels: Sequence[str], share: float = 1.0) -> dict[str, float]:
+    """Returns by label the minibatch gradients of a client in a round, in the mean over the
+    clients. One program serves the algorithms, so that the first stands for all.
 
     Args:
         plan: with the algorithms.
         labels: theirs.
-        share: what counts of a phase in which a cohort works, and not
-            everyone.
+        share: what counts of a phase in which a cohort works, and not everyone.
     """
     solver = plan.arguments_of(labels[0])["solver"]
-    phases = footprint(
-        plan.algorithms[labels[0]], plan.task, solver=solver
-    ).phases
+    phases = footprint(plan.algorithms[labels[0]], plan.task, solver=solver).phases
     sizes = client_sizes(plan) or plan.task.train.sizes
     gradients = {}
     for label in labels:
@@ -297,8 +255,7 @@ def gradients_of(
 def client_sizes(plan: Plan) -> list[int] | None:
     """Returns the number of training examples of each client.
 
-    Deployed clients may have other examples than the task: None until they
-    have said how many.
+    Deployed clients may have other examples than the task: None until they have said how many.
     """
     engine: Any = plan.arguments.get("engine")
     if hasattr(engine, "client_sizes"):
@@ -306,43 +263,22 @@ def client_sizes(plan: Plan) -> list[int] | None:
     return plan.task.train.sizes.tolist()
 
 
-def run_audited(
-    plan: Plan, label: str, seed: int, audit: AuditSection, **options: Any
-) -> History:
+def run_audited(plan: Plan, label: str, seed: int, audit: AuditSection, **options: Any) -> History:
     """Runs membership inference on one algorithm of a plan.
 
-    The history has the curves of the attacked model at the attacks, with
-    `auc` (the shadow attack) and `auc_calibrated` (the calibrated loss).
+    The history has the curves of the attacked model at the attacks, with `auc` (the shadow attack)
+    and `auc_calibrated` (the calibrated loss).
     """
     arguments = plan.arguments_of(label)
-    names = (
-        "solver",
-        "schedule",
-        "engine",
-        "channel",
-        "clock",
-        "observe",
-        "on_bad_client",
-    )
+    names = ("solver", "schedule", "engine", "channel", "clock", "observe", "on_bad_client")
     options |= {name: arguments[name] for name in names}
     looks = audit.looks(arguments["rounds"])
-    result = membership(
-        plan.algorithms[label], plan.task, looks=looks, seed=seed, **options
-    )
+    result = membership(plan.algorithms[label], plan.task, looks=looks, seed=seed, **options)
     history = result.history
-    # the observations at which an attack was made, so that all curves have
-    # one length
+    # the observations at which an attack was made, so that all curves have one length
     is_attacked = np.isin(history.rounds, result.rounds)
-    metrics = {
-        "auc": result.auc["shadow"],
-        "auc_calibrated": result.auc["calibrated"],
-    }
-    metrics |= {
-        name: values[is_attacked] for name, values in history.metrics.items()
-    }
+    metrics = {"auc": result.auc["shadow"], "auc_calibrated": result.auc["calibrated"]}
+    metrics |= {name: values[is_attacked] for name, values in history.metrics.items()}
     return dataclasses.replace(
-        history,
-        rounds=history.rounds[is_attacked],
-        metrics=metrics,
-        seconds=result.seconds,
+        history, rounds=history.rounds[is_attacked], metrics=metrics, seconds=result.seconds
     )

@@ -1,6 +1,4 @@
-"""The first comparison for new users: five methods on three tasks, in at most
-three minutes.
-"""
+"""The first comparison for new users: five methods on three tasks, in at most three minutes."""
 
 from fedax.experiments.config.experiment import Experiment
 
@@ -21,9 +19,8 @@ READING = (
 def experiments(rounds: int | None = None) -> list[Experiment]:
     """Returns the three comparisons of the demo.
 
-    The synthetic data have the solver and the schedule of the FedProx and
-    FedDANE papers. FedDANE's mu is the best of {0, 0.001, 0.01, 0.1, 1} by
-    training loss, as the paper chooses it.
+    The synthetic data have the solver and the schedule of the FedProx and FedDANE papers. FedDANE's
+    mu is the best of {0, 0.001, 0.01, 0.1, 1} by training loss, as the paper chooses it.
 
     Args:
         rounds: of every task, instead of the demo's own.
@@ -31,18 +28,13 @@ def experiments(rounds: int | None = None) -> list[Experiment]:
     shards = {"name": "digits", "partition": "shards", "clients": 20}
     alike = {"name": "synthetic", "iid": True}
     unlike = {"name": "synthetic", "alpha": 1.0, "beta": 1.0}
-    # title, task, learning rate, epochs, rounds, and mu of FedProx and of
-    # FedDANE
+    # title, task, learning rate, epochs, rounds, and mu of FedProx and of FedDANE
     rows = [
         ("Digits by label", shards, 0.05, 5, 60, 0.1, 0.0),
         ("Synthetic IID", alike, 0.01, 20, 100, 1.0, 0.0),
         ("Synthetic (1, 1)", unlike, 0.01, 20, 100, 1.0, 1.0),
     ]
-    released = {
-        "label": "FedDANE as released",
-        "correction": "as_released",
-        "cohorts": "shared",
-    }
+    released = {"label": "FedDANE as released", "correction": "as_released", "cohorts": "shared"}
     return [
         Experiment.of(
             name=title,
@@ -55,11 +47,7 @@ def experiments(rounds: int | None = None) -> list[Experiment]:
                 {"name": "fedprox", "label": "FedProx", "mu": prox},
                 {"name": "feddane", "label": "FedDANE", "mu": dane},
                 {"name": "feddane", "mu": dane, **released},
-                {
-                    "name": "fedbc",
-                    "label": "FedBC",
-                    "start": "global",
-                },  # the released form
+                {"name": "fedbc", "label": "FedBC", "start": "global"},  # the released form
             ],
         )
         for title, task, rate, epochs, usual, prox, dane in rows

@@ -12,15 +12,12 @@ from fedax.results import Record
 class Interruption:
     """Ctrl-C, once: the current round is finished and kept. Twice: at once.
 
-    A context manager; outside the main thread, or if the processes that do
-    the work hear it (`later`), it changes nothing.
+    A context manager; outside the main thread, or if the processes that do the work hear it
+    (`later`), it changes nothing.
     """
 
     def __init__(
-        self,
-        display: Display,
-        later: bool = False,
-        ranks: ProcessGroup | None = None,
+        self, display: Display, later: bool = False, ranks: ProcessGroup | None = None
     ) -> None:
         self.display = display
         self.later = later
@@ -29,10 +26,7 @@ class Interruption:
         self._before: Any = None
 
     def __enter__(self) -> "Interruption":
-        if (
-            threading.current_thread() is threading.main_thread()
-            and not self.later
-        ):
+        if threading.current_thread() is threading.main_thread() and not self.later:
             self._before = signal.signal(signal.SIGINT, self._request_stop)
         return self
 
@@ -41,11 +35,10 @@ class Interruption:
             signal.signal(signal.SIGINT, self._before)
 
     def synchronize(self, records: list[Record]) -> list[Record]:
-        """Sends the records of rank 0 to all ranks, and interrupts all if one
-        of them was interrupted.
+        """Sends the records of rank 0 to all ranks, and interrupts all if one of them was
+        interrupted.
         """
-        # ranks decide together: one that stopped alone would leave the others
-        # waiting
+        # ranks decide together: one that stopped alone would leave the others waiting
         self.asked = self.ranks.any(self.asked)
         return self.ranks.broadcast(records)
 
@@ -53,6 +46,4 @@ class Interruption:
         self.asked = True
         # the next Ctrl-C raises KeyboardInterrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.display.say(
-            "Stopping after the current round; press Ctrl-C again to stop at once."
-        )
+        self.display.say("Stopping after the current round; press Ctrl-C again to stop at once.")

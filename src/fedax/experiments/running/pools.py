@@ -1,6 +1,4 @@
-"""Batches of an experiment in processes of this machine, or as jobs of a
-cluster.
-"""
+"""Batches of an experiment in processes of this machine, or as jobs of a cluster."""
 
 import importlib
 import itertools
@@ -30,9 +28,7 @@ Done = Iterator[tuple[Batch, list[Record]]]
 """Batches with their records, in the order in which they end."""
 
 
-def run_in_processes(
-    batches: Sequence[Batch], folder: Path, jobs: int
-) -> Done:
+def run_in_processes(batches: Sequence[Batch], folder: Path, jobs: int) -> Done:
     """Runs batches in processes of this machine, each on separate cores.
 
     If the caller stops early, batches that have not begun are cancelled.
@@ -42,9 +38,7 @@ def run_in_processes(
     """
     # a forked process would inherit JAX's threads and locks
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        jobs, context, _set_up_worker, (context.Value("i", 0), jobs)
-    )
+    pool = ProcessPoolExecutor(jobs, context, _set_up_worker, (context.Value("i", 0), jobs))
     try:
         futures = {pool.submit(batch.run, folder): batch for batch in batches}
         for future in as_completed(futures):
@@ -59,11 +53,10 @@ def run_in_processes(
 
 
 def _set_up_worker(next_index: Synchronized, jobs: int) -> None:
-    """Sets up a process of a pool. It ends when the process that began it
-    ends, because no other process may go on writing.
+    """Sets up a process of a pool. It ends when the process that began it ends, because no other
+    process may go on writing.
 
-    It stays on its cores: processes that move between each other's lose what
-    the caches hold.
+    It stays on its cores: processes that move between each other's lose what the caches hold.
     """
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     # processes take the numbers 0, 1, 2, ... in the order in which they start
@@ -83,19 +76,16 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def run_on_cluster(
-    batches: Sequence[Batch], folder: Path, cluster: ClusterSection
-) -> Done:
-    """Runs each batch as a job of an array on a cluster, after cancelling the
-    jobs of an earlier process that was killed.
+def run_on_cluster(batches: Sequence[Batch], folder: Path, cluster: ClusterSection) -> Done:
+    """Runs each batch as a job of an array on a cluster, after cancelling the jobs of an earlier
+    process that was killed.
 
-    A job that fails leaves the others: their runs are kept, and the failure
-    is raised when all have ended. If the caller stops early, jobs are
-    cancelled.
+    A job that fails leaves the others: their runs are kept, and the failure is raised when all have
+    ended. If the caller stops early, jobs are cancelled.
 
     Raises:
-        FedaxError: submitit is not installed, there is no such cluster here,
-            or jobs of an earlier process cannot be cancelled from here.
+        FedaxError: submitit is not installed, there is no such cluster here, or jobs of an earlier
+            process cannot be cancelled from here.
         RunFailed: jobs failed.
     """
     if not batches:
@@ -124,9 +114,7 @@ def run_on_cluster(
                 records = job.result()
             except Exception as error:  # of the job, or of the cluster
                 label = ", ".join(batch.labels)
-                failures.append(
-                    f"{label} (job {job.job_id}: {_last_traceback_line(error)})"
-                )
+                failures.append(f"{label} (job {job.job_id}: {_last_traceback_line(error)})")
             else:
                 yield batch, records
     finally:
@@ -141,9 +129,7 @@ def run_on_cluster(
 
 
 def _last_traceback_line(error: Exception) -> str:
-    """Returns the last line of a job's traceback, which submitit puts between
-    lines of dashes.
-    """
+    """Returns the last line of a job's traceback, which submitit puts between lines of dashes."""
     sections = f"{type(error).__name__}: {error}".split("-" * 22)
     traceback = sections[1] if len(sections) > 2 else sections[0]
     return traceback.strip().splitlines()[-1]
@@ -155,9 +141,7 @@ def _cancel(ids: Sequence[str], folder: Path) -> None:
     if not ids:
         return
     try:
-        subprocess.run(
-            ["scancel", "--", *ids], check=False, capture_output=True
-        )
+        subprocess.run(["scancel", "--", *ids], check=False, capture_output=True)
     except FileNotFoundError as error:
         raise FedaxError(
             f"--slurm: scancel is not found here, and jobs {', '.join(ids)} of an earlier process "
@@ -180,8 +164,6 @@ def import_submitit() -> Any:
 
 
 def work_on(batch: Batch, folder: Path) -> list[Record]:
-    """Works on a batch as a job of a cluster; `folder` is the run
-    directory.
-    """
+    """Works on a batch as a job of a cluster; `folder` is the run directory."""
     set_up_jax()
     return batch.run(folder)

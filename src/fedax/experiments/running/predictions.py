@@ -16,14 +16,12 @@ from fedax.examples.encoding import Encoding
 from fedax.experiments.results.models import client_number
 
 ROUNDING = 1e-2
-"""How far a sum of probabilities may be from 1: numbers of bfloat16 near 1
-are 0.008 apart.
-"""
+"""How far a sum of probabilities may be from 1: numbers of bfloat16 near 1 are 0.008 apart."""
 
 
 class Chosen(NamedTuple):
-    """Examples by name, and what else is known of each: the client, by its
-    name or else its number, or the columns of a table that are no features.
+    """Examples by name, and what else is known of each: the client, by its name or else its number,
+    or the columns of a table that are no features.
     """
 
     arrays: dict[str, Any]
@@ -31,88 +29,55 @@ class Chosen(NamedTuple):
 
 
 def of_split(task: Task, split: str, client: str | None = None) -> Chosen:
-    """Returns the examples of a split of a task, or one client's, with the
-    client of each and its row among the client's, from 0.
+    """Returns the examples of a split of a task, or one client's, with the client of each and its
+    row among the client's, from 0.
 
     `unseen` are the test examples of clients that never took part.
 
     Raises:
-        UnknownName: no split that the task, or the client, has; no such
-            client.
+        UnknownName: no split that the task, or the client, has; no such client.
     """
-    parts: dict[str, Any] = {
-        "train": task.train,
-        "validation": task.validation,
-        "test": task.test,
-    }
+    parts: dict[str, Any] = {"train": task.train, "validation": task.validation, "test": task.test}
     if client is None:
-        parts |= {
-            "central": task.central,
-            "unseen": task.unseen and task.unseen.test,
-        }
-    splits = {
-        name: examples
-        for name, examples in parts.items()
-        if examples is not None
-    }
+        parts |= {"central": task.central, "unseen": task.unseen and task.unseen.test}
+    splits = {name: examples for name, examples in parts.items() if examples is not None}
     if split not in splits:
         raise UnknownName.among("EXAMPLES", split, splits)
     data = splits[split]
     if split == "central":
-        return Chosen(
-            {name: np.asarray(values) for name, values in data.items()}
-        )
+        return Chosen({name: np.asarray(values) for name, values in data.items()})
     # rows are ordered by client
     owners = data.owners
     numbers = np.arange(data.total) - np.asarray(data.offsets)[owners]
-    rows = (
-        slice(None)
-        if client is None
-        else owners == client_number(task, client)
-    )
-    arrays = {
-        name: np.asarray(values)[rows] for name, values in data.arrays.items()
-    }
-    names = (
-        task.unseen.names if split == "unseen" and task.unseen else task.names
-    )
+    rows = slice(None) if client is None else owners == client_number(task, client)
+    arrays = {name: np.asarray(values)[rows] for name, values in data.arrays.items()}
+    names = task.unseen.names if split == "unseen" and task.unseen else task.names
     clients = owners if names is None else np.array(names, dtype=str)[owners]
     return Chosen(arrays, {"client": clients[rows], "row": numbers[rows]})
 
 
-def examples_of(
-    task: Task, path: Path, encoding: Encoding | None = None
-) -> Chosen:
+def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Chosen:
     """Reads the examples of a file.
 
-    The file is an `.npz` of its arrays, or a table with the columns that the
-    task was made of.
+    The file is an `.npz` of its arrays, or a table with the columns that the task was made of.
 
     Args:
         task: of the model.
         path: of the file.
-        encoding: of tables; by default the task's. Labels are not needed: a
-            column that is missing, empty or no labels of the task counts for
-            nothing.
+        encoding: of tables; by default the task's. Labels are not needed: a column that is missing,
+            empty or no labels of the task counts for nothing.
 
     Raises:
-        DataError: a file that cannot be read, or a table whose columns are
-            not the task's.
+        DataError: a file that cannot be read, or a table whose columns are not the task's.
     """
     encoding = encoding or task.encoding
     if path.suffix.lower() == ".npz":
         return Chosen(dict(read_npz(path)))
     if encoding is None:
         hint = "Write an .npz file with the task's arrays."
-        raise DataError.found(
-            "EXAMPLES", f"{path}, and a task with no encoding", "arrays", hint
-        )
+        raise DataError.found("EXAMPLES", f"{path}, and a task with no encoding", "arrays", hint)
     # ids keep their zeros
-    others = [
-        name
-        for name in read_table(path)
-        if name not in (*encoding.columns, encoding.y)
-    ]
+    others = [name for name in read_table(path) if name not in (*encoding.columns, encoding.y)]
     table = read_table(path, [*encoding.categories, *others])
     arrays = {"x": encoding.features(table)}
     with contextlib.suppress(DataError):
@@ -121,17 +86,15 @@ def examples_of(
 
 
 def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
-    """Returns a line for each example: its client or the other columns of its
-    table, its true label where it is known, and the prediction.
+    """Returns a line for each example: its client or the other columns of its table, its true label
+    where it is known, and the prediction.
 
     Raises:
         DataError: examples that do not fit the task's, see `Task.predict`.
     """
     predicted = task.predict(params, examples.arrays)
     # (examples, outputs), also without examples
-    values = predicted.reshape(
-        len(predicted), math.prod(predicted.shape[1:])
-    ).astype(float)
+    values = predicted.reshape(len(predicted), math.prod(predicted.shape[1:])).astype(float)
     columns = dict(examples.columns)
     if "y" in examples.arrays and examples.arrays["y"].ndim == 1:
         columns["y"] = _label_texts(task, examples.arrays["y"])
@@ -139,9 +102,7 @@ def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
         labels = _label_texts(task, np.arange(values.shape[1]))
         # a model that diverged has no label
         is_lost = np.isnan(values).any(1)
-        columns["label"] = np.where(
-            is_lost, "", np.array(labels, str)[values.argmax(1)]
-        )
+        columns["label"] = np.where(is_lost, "", np.array(labels, str)[values.argmax(1)])
         names = [f"probability_{label}" for label in labels]
     elif values.shape[1] > 1:
         names = [f"prediction_{output}" for output in range(values.shape[1])]
@@ -155,8 +116,7 @@ def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
 
 
 def _are_probabilities(values: np.ndarray) -> bool:
-    """Returns whether the rows of predictions are the probabilities of
-    several classes.
+    """Returns whether the rows of predictions are the probabilities of several classes.
 
     Rows with NaN, of a model that diverged, do not count.
     """
@@ -168,8 +128,7 @@ def _are_probabilities(values: np.ndarray) -> bool:
 def _label_texts(task: Task, labels: np.ndarray) -> list[Any]:
     """Returns the texts of labels where the task knows them, else the labels.
 
-    A model may have more outputs than there are labels, and unknown labels
-    marks such as -1.
+    A model may have more outputs than there are labels, and unknown labels marks such as -1.
     """
     texts = dict(enumerate(task.data.labels))
     return [texts.get(label, label) for label in labels.tolist()]

@@ -12,9 +12,8 @@ from fedax.results.record import Record, describe_endings
 
 
 class Display:
-    """Shows runs, which begin, are observed and end in turn: a line for every
-    run that has ended; meanwhile a bar in a terminal, elsewhere a line about
-    every ten seconds.
+    """Shows runs, which begin, are observed and end in turn: a line for every run that has ended;
+    meanwhile a bar in a terminal, elsewhere a line about every ten seconds.
 
     Args:
         console: where; by default nowhere.
@@ -46,10 +45,7 @@ class Display:
     def observe(self, observation: Observation) -> None:
         """Shows the observation of a run."""
         self.bar(observation)
-        if (
-            self.bars.disable
-            and time.perf_counter() - self.shown > self.every
-        ):
+        if self.bars.disable and time.perf_counter() - self.shown > self.every:
             self.shown = time.perf_counter()
             (task,) = self.bars.tasks
             progress = f"{task.description}: round {observation.round}/{observation.rounds}"
@@ -68,9 +64,7 @@ class Display:
 
     def _print(self, text: str, style: str = "") -> None:
         # soft_wrap: a line of a log stays one line
-        self.console.print(
-            text, style=style, markup=False, highlight=False, soft_wrap=True
-        )
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary_line(title: str, records: Sequence[Record]) -> str:
@@ -79,9 +73,7 @@ def summary_line(title: str, records: Sequence[Record]) -> str:
     seconds = sum(record.seconds[-1] for record in records)
     rounds = max(record.rounds[-1] for record in records)
     losses = [
-        record.metrics["train_loss"][-1]
-        for record in records
-        if "train_loss" in record.metrics
+        record.metrics["train_loss"][-1] for record in records if "train_loss" in record.metrics
     ]
     phrases = [f"{title}: {rounds} rounds in {seconds:.1f} s"]
     if losses:

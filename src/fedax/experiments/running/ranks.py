@@ -1,5 +1,5 @@
-"""Experiments among MPI ranks or hosts: rank 0 keeps the folder and shows
-progress, the others work along without files.
+"""Experiments among MPI ranks or hosts: rank 0 keeps the folder and shows progress, the others work
+along without files.
 """
 
 import os
@@ -33,8 +33,8 @@ class Following(RunDirectory):
 
 
 def team() -> ProcessGroup:
-    """Returns the ranks of this process's job: connected hosts, or those of
-    an MPI launcher; alone without either.
+    """Returns the ranks of this process's job: connected hosts, or those of an MPI launcher; alone
+    without either.
     """
     hosts = multihost_group()
     return MPI().process_group if hosts.size == 1 and is_launched() else hosts
@@ -44,16 +44,14 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
     """Returns the ranks that work on experiments together.
 
     Raises:
-        InvalidInput: several ranks, each of which would run all of it;
-            processes beside ranks.
+        InvalidInput: several ranks, each of which would run all of it; processes beside ranks.
     """
     engines = {experiment.engine for experiment in experiments}
     # several hosts run one simulation together
     expected = "simulation" if multihost_group().size > 1 else "mpi"
     ranks = team()
     if ranks.size == 1 and engines == {"mpi"}:
-        # a launcher whose environment variables are unknown shows its ranks
-        # only through MPI
+        # a launcher whose environment variables are unknown shows its ranks only through MPI
         ranks = MPI().process_group
     # with another engine, each process would run all of it
     if ranks.size > 1 and (engines != {expected} or jobs > 1):
@@ -64,13 +62,8 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
 
 
 def receive_directory(ranks: ProcessGroup) -> Following:
-    """Returns the directory that rank 0 works on, once it has said that it
-    can keep it.
-    """
+    """Returns the directory that rank 0 works on, once it has said that it can keep it."""
     experiments, runs = ranks.broadcast(None)
     # only rank 0 sends curves to trackers
-    quiet = [
-        experiment.model_copy(update={"trackers": []})
-        for experiment in experiments
-    ]
+    quiet = [experiment.model_copy(update={"trackers": []}) for experiment in experiments]
     return Following(NOWHERE, "", runs=runs, versions={}, **study_of(quiet))

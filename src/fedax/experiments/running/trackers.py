@@ -1,5 +1,5 @@
-"""Trackers, which get the curves of runs: TensorBoard, Weights & Biases, or
-any function of a round and its metrics.
+"""Trackers, which get the curves of runs: TensorBoard, Weights & Biases, or any function of a round
+and its metrics.
 """
 
 import contextlib
@@ -17,26 +17,21 @@ from fedax.errors import install_hint
 from fedax.results import Record
 
 _Tracker = Generator[None, tuple[int, dict[str, float]]]
-"""Gets rounds with their metrics, begins with the first ones and ends when it
-is closed.
-"""
+"""Gets rounds with their metrics, begins with the first ones and ends when it is closed."""
 
 
 class Tracking:
-    """Sends the curve of one run to trackers:
-    `fedax.run(progress=Tracking("wandb"))`.
+    """Sends the curve of one run to trackers: `fedax.run(progress=Tracking("wandb"))`.
 
-    It is a context manager, whose end closes the trackers. They begin with
-    the first observation. One that fails is dropped with a warning, and the
-    run goes on. Of `fedax.run_grid` it gets the first member; `replay` takes
-    a finished history.
+    It is a context manager, whose end closes the trackers. They begin with the first observation.
+    One that fails is dropped with a warning, and the run goes on. Of `fedax.run_grid` it gets the
+    first member; `replay` takes a finished history.
 
     Args:
-        trackers: where the curve goes: "tensorboard" or "wandb", a function
-            `(round, metrics)`, or a list of them.
+        trackers: where the curve goes: "tensorboard" or "wandb", a function `(round,
+            metrics)`, or a list of them.
         config: what defines the run, as plain values.
-        project: the project or experiment that the tracker files the run
-            under.
+        project: the project or experiment that the tracker files the run under.
         name: of the run.
         folder: where trackers write their own files.
 
@@ -47,24 +42,14 @@ class Tracking:
     Example:
         >>> tracking = Tracking(print)
         >>> tracking(
-        ...     Progress(
-        ...         1,
-        ...         9,
-        ...         0.5,
-        ...         {
-        ...             "train_loss": np.array(2.0),
-        ...             "client_accuracy": np.ones(3),
-        ...         },
-        ...     )
+        ...     Progress(1, 9, 0.5, {"train_loss": np.array(2.0), "client_accuracy": np.ones(3)})
         ... )
         1 {'train_loss': 2.0, 'seconds': 0.5}
     """
 
     def __init__(
         self,
-        trackers: str
-        | Callable[..., object]
-        | Sequence[str | Callable[..., object]],
+        trackers: str | Callable[..., object] | Sequence[str | Callable[..., object]],
         config: Mapping[str, Any] | None = None,
         *,
         project: str = "fedax",
@@ -77,13 +62,9 @@ class Tracking:
         self.folder = Path(folder)
         if isinstance(trackers, str) or callable(trackers):
             trackers = [trackers]
-        check_installed(
-            [tracker for tracker in trackers if isinstance(tracker, str)]
-        )
+        check_installed([tracker for tracker in trackers if isinstance(tracker, str)])
         self._trackers = {
-            str(tracker): _own(tracker)
-            if callable(tracker)
-            else TRACKERS[tracker](self)
+            str(tracker): _own(tracker) if callable(tracker) else TRACKERS[tracker](self)
             for tracker in trackers
         }
         # up to where they wait for the first round
@@ -98,38 +79,26 @@ class Tracking:
     def __call__(self, observation: Progress) -> None:
         """Logs the progress of a run; for `fedax.run(progress=...)`."""
         metrics = {
-            name: float(value)
-            for name, value in observation.metrics.items()
-            if np.ndim(value) == 0
+            name: float(value) for name, value in observation.metrics.items() if np.ndim(value) == 0
         }
         metrics["seconds"] = observation.seconds
-        self._call_each(
-            lambda tracker: tracker.send((observation.round, metrics))
-        )
+        self._call_each(lambda tracker: tracker.send((observation.round, metrics)))
 
     def replay(self, history: Record | History) -> None:
         """Logs all of a finished run."""
         rounds = [int(done) for done in history.rounds]
         for i, done in enumerate(rounds):
-            metrics = {
-                name: values[i] for name, values in history.metrics.items()
-            }
-            self(
-                Progress(done, rounds[-1], float(history.seconds[i]), metrics)
-            )
+            metrics = {name: values[i] for name, values in history.metrics.items()}
+            self(Progress(done, rounds[-1], float(history.seconds[i]), metrics))
 
     def _call_each(self, act: Callable[[_Tracker], object]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
                 act(tracker)
             except Exception as error:
-                # an error of any kind in a tracker, which closes it, must not
-                # end the run
+                # an error of any kind in a tracker, which closes it, must not end the run
                 del self._trackers[name]
-                warnings.warn(
-                    f"tracker {name} failed and is left out: {error}",
-                    stacklevel=3,
-                )
+                warnings.warn(f"tracker {name} failed and is left out: {error}", stacklevel=3)
 
 
 def _own(log: Callable[..., object]) -> _Tracker:
@@ -141,34 +110,22 @@ def _tensorboard(run: Tracking) -> _Tracker:
     step, metrics = yield
     module = importlib.import_module("tensorboardX")
     folder = str(run.folder / "tensorboard" / run.name)
-    # a resumed run logs again what came after its checkpoint: earlier points
-    # do not count
-    with contextlib.closing(
-        module.SummaryWriter(folder, purge_step=step)
-    ) as writer:
-        lines = [
-            f"    {key} = {value!r}" for key, value in run.config.items()
-        ]
+    # a resumed run logs again what came after its checkpoint: earlier points do not count
+    with contextlib.closing(module.SummaryWriter(folder, purge_step=step)) as writer:
+        lines = [f"    {key} = {value!r}" for key, value in run.config.items()]
         writer.add_text("config", "\n".join(lines))
         while True:
             for name, value in metrics.items():
                 writer.add_scalar(name, value, step)
-            # on disk before the checkpoint of this round: a killed process
-            # leaves no hole
+            # on disk before the checkpoint of this round: a killed process leaves no hole
             writer.flush()
             step, metrics = yield
 
 
 def _wandb(run: Tracking) -> _Tracker:
     step, metrics = yield
-    options = {
-        "project": run.project,
-        "name": run.name,
-        "dir": str(run.folder),
-    }
-    started = importlib.import_module("wandb").init(
-        config=run.config, **options
-    )
+    options = {"project": run.project, "name": run.name, "dir": str(run.folder)}
+    started = importlib.import_module("wandb").init(config=run.config, **options)
     try:
         while True:
             started.log(metrics, step=step)
@@ -185,16 +142,12 @@ TRACKERS: dict[str, Callable[[Tracking], _Tracker]] = {
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuses trackers whose package is not installed, before anything
-    runs.
-    """
+    """Refuses trackers whose package is not installed, before anything runs."""
     for name in names:
         if name not in TRACKERS:
             raise UnknownName.among("Tracking(trackers=...)", name, TRACKERS)
         try:
-            importlib.import_module(
-                {"tensorboard": "tensorboardX"}.get(name, name)
-            )
+            importlib.import_module({"tensorboard": "tensorboardX"}.get(name, name))
         except ModuleNotFoundError as error:
             message = f"tracker {name!r}: {error.name} is not installed. Run: {install_hint(name)}"
             raise FedaxError(message) from error

@@ -1,17 +1,15 @@
-"""What a client keeps on its disk: its memories, the messages that it makes
-once, and the account of its privacy. All files are for their owner alone.
+"""What a client keeps on its disk: its memories, the messages that it makes once, and the account
+of its privacy. All files are for their owner alone.
 
-- **Memories.** Every version is whole, none is overwritten, and none is lost
-  while the server may ask for it. A version has the name of the order that
-  made it, which is a hash of all that went into it. So an order that comes
-  twice writes the same content under the same name, one that comes late
-  writes a version that nobody asks for, and a server that continues from a
-  checkpoint finds the versions of that round.
-- **Messages with noise or under masks.** Noise protects one message. The same
-  noise, or the same mask, on another content gives the difference of both
-  away, and fresh noise on the same content is a further message that counts.
-  So each is stored before it is sent, an order that comes again is answered
-  with the stored message, and what differs from it under one name is refused.
+- **Memories.** Every version is whole, none is overwritten, and none is lost while the server may
+  ask for it. A version has the name of the order that made it, which is a hash of all that went
+  into it. So an order that comes twice writes the same content under the same name, one that comes
+  late writes a version that nobody asks for, and a server that continues from a checkpoint finds
+  the versions of that round.
+- **Messages with noise or under masks.** Noise protects one message. The same noise, or the same
+  mask, on another content gives the difference of both away, and fresh noise on the same content is
+  a further message that counts. So each is stored before it is sent, an order that comes again is
+  answered with the stored message, and what differs from it under one name is refused.
 """
 
 import hashlib
@@ -39,8 +37,8 @@ Message = TypeVar("Message")
 
 
 class Version(NamedTuple):
-    """One version of a state: the round of the order that made it, its name,
-    and that of the version before.
+    """One version of a state: the round of the order that made it, its name, and that of the
+    version before.
     """
 
     round: int
@@ -66,19 +64,14 @@ class Store:
         """
         for path in (self.folder / slot).glob(f"[0-9]*-{name}-*"):
             return tree_of(_read_stored(path), like, "state")
-        raise FedaxError(
-            f"state {slot} of order {name} is not in {self.folder}"
-        )
+        raise FedaxError(f"state {slot} of order {name} is not in {self.folder}")
 
-    def keep(
-        self, slot: str, version: Version, record: ArrayRecord, floor: int
-    ) -> None:
-        """Keeps a version, and drops those that nobody will ask for again.
-        One that is there already stays as it is.
+    def keep(self, slot: str, version: Version, record: ArrayRecord, floor: int) -> None:
+        """Keeps a version, and drops those that nobody will ask for again. One that is there
+        already stays as it is.
 
-        Those of rounds before `floor` go, but for the newest of them on the
-        way to this version: that is what the state was when round `floor`
-        began.
+        Those of rounds before `floor` go, but for the newest of them on the way to this version:
+        that is what the state was when round `floor` began.
 
         Raises:
             WriteFailed: a full disk, for example.
@@ -95,21 +88,12 @@ class Store:
                 self._path(slot, other).unlink(missing_ok=True)
 
     def _path(self, slot: str, version: Version) -> Path:
-        return (
-            self.folder
-            / slot
-            / f"{version.round:09d}-{version.name}-{version.before}"
-        )
+        return self.folder / slot / f"{version.round:09d}-{version.name}-{version.before}"
 
     def _versions(self, slot: str) -> list[Version]:
         # others are files that are being written
-        names = [
-            path.name.split("-")
-            for path in (self.folder / slot).glob("[0-9]*-*-*")
-        ]
-        return [
-            Version(int(round), name, before) for round, name, before in names
-        ]
+        names = [path.name.split("-") for path in (self.folder / slot).glob("[0-9]*-*-*")]
+        return [Version(int(round), name, before) for round, name, before in names]
 
 
 class Outbox:
@@ -123,11 +107,8 @@ class Outbox:
         self.folder = folder
         self.account = Account(folder)
 
-    def send_once(
-        self, kind: str, content: Any, make: Callable[[], Message]
-    ) -> Message:
-        """Returns the message that answers an order, made and stored at the
-        first time.
+    def send_once(self, kind: str, content: Any, make: Callable[[], Message]) -> Message:
+        """Returns the message that answers an order, made and stored at the first time.
 
         Args:
             kind: tells several messages for one order apart.
@@ -135,8 +116,8 @@ class Outbox:
             make: makes the message.
 
         Raises:
-            Refused: the order was answered before with another content, or
-                its message is no longer stored.
+            Refused: the order was answered before with another content, or its message is no longer
+                stored.
         """
         order = content["order"]
         round = order["round"]
@@ -146,20 +127,14 @@ class Outbox:
         with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
             # a hidden upload may be made of a noisy one
-            with FileLock(
-                folder.with_name(f".{kind.partition('-')[0]}.lock")
-            ):
+            with FileLock(folder.with_name(f".{kind.partition('-')[0]}.lock")):
                 if path.exists():
                     stored_digest, message = _read_stored(path)
                     if stored_digest != digest:
-                        raise Refused(
-                            "an order that was answered before with another content"
-                        )
+                        raise Refused("an order that was answered before with another content")
                     return message
                 if round < _read_floor(folder):
-                    raise Refused(
-                        f"an order of round {round}, whose messages are no longer stored"
-                    )
+                    raise Refused(f"an order of round {round}, whose messages are no longer stored")
                 message = make()
                 _write_stored(path, (digest, message))
                 _forget(folder, order["floor"])
@@ -167,9 +142,7 @@ class Outbox:
 
 
 def _forget(folder: Path, floor: int) -> None:
-    """Drops the messages of rounds before `floor`, which the server does not
-    ask for again.
-    """
+    """Drops the messages of rounds before `floor`, which the server does not ask for again."""
     if floor <= _read_floor(folder):
         return
     # first: orders of these rounds are refused from now on
@@ -183,21 +156,19 @@ def _read_floor(folder: Path) -> int:
     """Returns the first round whose messages are still stored.
 
     Raises:
-        FedaxError: a damaged file; without it a message could be made a
-            second time.
+        FedaxError: a damaged file; without it a message could be made a second time.
     """
     path = folder / "floor"
     return _read_stored(path) if path.exists() else 0
 
 
 class Account:
-    """The privacy that a client has spent, over all runs: a count of its
-    uploads by the noise multiplier that each had.
+    """The privacy that a client has spent, over all runs: a count of its uploads by the noise
+    multiplier that each had.
 
-    Neighbours are any two inputs of this client, between which a clipped
-    upload moves by up to 2C: the multiplier of an upload is half of
-    `Privacy.noise`. It is 0 for an upload without noise. Losses and scores
-    that an observer asks for are not in it.
+    Neighbours are any two inputs of this client, between which a clipped upload moves by up to 2C:
+    the multiplier of an upload is half of `Privacy.noise`. It is 0 for an upload without noise.
+    Losses and scores that an observer asks for are not in it.
 
     Args:
         folder: of the client.
@@ -208,20 +179,16 @@ class Account:
 
     @property
     def uploads(self) -> dict[float, int]:
-        """Uploads by noise multiplier. A file that cannot be read is an
-        error, because nobody knows then what was spent.
+        """Uploads by noise multiplier. A file that cannot be read is an error, because nobody knows
+        then what was spent.
         """
         if not self.path.exists():
             return {}
         stored = json.loads(self.path.read_text("utf-8"))["uploads"]
-        return {
-            float(multiplier): int(count)
-            for multiplier, count in stored.items()
-        }
+        return {float(multiplier): int(count) for multiplier, count in stored.items()}
 
     def spend(self, privacy: Privacy | None) -> None:
-        """Adds one upload, before it is made: a crash in between costs
-        privacy on paper alone.
+        """Adds one upload, before it is made: a crash in between costs privacy on paper alone.
 
         Args:
             privacy: of the upload, None for one without noise.
@@ -242,19 +209,13 @@ class Account:
                             f"Privacy(budget={privacy.budget:g}) of this client: another upload "
                             f"makes epsilon {spent:.4g} over all its runs"
                         )
-                counts = {
-                    str(noise): count for noise, count in uploads.items()
-                }
-                write(
-                    self.path,
-                    json.dumps({"uploads": counts}, indent=1),
-                    OWNER,
-                )
+                counts = {str(noise): count for noise, count in uploads.items()}
+                write(self.path, json.dumps({"uploads": counts}, indent=1), OWNER)
 
 
 def load_secret(path: Path) -> bytes:
-    """Returns the secret in a file, which is made if there is none. A run
-    that is continued has the same.
+    """Returns the secret in a file, which is made if there is none. A run that is continued has the
+    same.
 
     Raises:
         InvalidInput: a file that is cut off, or that others may read.
@@ -266,9 +227,7 @@ def load_secret(path: Path) -> bytes:
     is_private = os.name != "posix" or not mode & 0o077
     if len(secret) != SECRET_BYTES or not is_private:
         got = f"{len(secret)} bytes of mode {mode:04o}"
-        raise InvalidInput.found(
-            str(path), got, f"{SECRET_BYTES} bytes of mode 0600"
-        )
+        raise InvalidInput.found(str(path), got, f"{SECRET_BYTES} bytes of mode 0600")
     return secret
 
 

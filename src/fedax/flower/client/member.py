@@ -1,6 +1,4 @@
-"""A client's side of a sum under masks: four orders, of which the third is
-the work itself.
-"""
+"""A client's side of a sum under masks: four orders, of which the third is the work itself."""
 
 import hashlib
 from collections.abc import Callable
@@ -12,12 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.flower.client.disk import Outbox
-from fedax.flower.protocol.masks import (
-    Keys,
-    Member,
-    PublicKeys,
-    to_fixed_point,
-)
+from fedax.flower.protocol.masks import Keys, Member, PublicKeys, to_fixed_point
 from fedax.flower.protocol.records import Refused
 from fedax.utils.files import OWNER, write
 
@@ -25,26 +18,19 @@ KEYS = "keys"
 DEAL = "deal"
 HIDE = "hide"
 SHOW = "show"
-"""The stages: public keys; shares of secrets, in letters to the others; the
-upload under masks; shares of those who are needed.
-"""
+"""The stages: public keys; shares of secrets, in letters to the others; the upload under masks;
+shares of those who are needed."""
 
 
 def read_keys(record: Any) -> PublicKeys:
     """Returns the public keys of all members."""
     parts = (record[name] for name in Keys._fields)
-    return {
-        k: Keys(*keys)
-        for k, *keys in zip(record["members"], *parts, strict=True)
-    }
+    return {k: Keys(*keys) for k, *keys in zip(record["members"], *parts, strict=True)}
 
 
 def keys_to_facts(keys: PublicKeys) -> dict[str, Any]:
     """Returns the fields of a record with the keys."""
-    parts = {
-        name: [getattr(key, name) for key in keys.values()]
-        for name in Keys._fields
-    }
+    parts = {name: [getattr(key, name) for key in keys.values()] for name in Keys._fields}
     return {"members": list(keys), **parts}
 
 
@@ -55,14 +41,12 @@ def answer_stage(
     secret: bytes,
     work: Callable[[], PyTree],
 ) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Returns the answer to a stage's order: its facts, and the upload under
-    masks.
+    """Returns the answer to a stage's order: its facts, and the upload under masks.
 
-    The keys follow from the client's own secret, the session and the order's
-    name, which is a hash of all that the work depends on. The masks also
-    depend on the members, so that an order with another list has other masks.
-    The upload of a session is made and stored once, and shares are shown for
-    one list of members.
+    The keys follow from the client's own secret, the session and the order's name, which is a hash
+    of all that the work depends on. The masks also depend on the members, so that an order with
+    another list has other masks. The upload of a session is made and stored once, and shares are
+    shown for one list of members.
 
     Args:
         content: the order.
@@ -91,15 +75,11 @@ def answer_stage(
         return {"shares": list(shares.values())}, None
 
     def hide() -> np.ndarray:
-        leaves = [
-            np.asarray(leaf, np.float64).ravel()
-            for leaf in jax.tree.leaves(work())
-        ]
+        leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(work())]
         scaled = masks["factor"] * np.concatenate(leaves)
         return member.hide(to_fixed_point(scaled, masks["largest"]), keys)
 
-    # one content under the masks of a session: a second one would give the
-    # difference of both away
+    # one content under the masks of a session: a second one would give the difference of both away
     session = hashlib.sha256(str(masks["session"]).encode()).hexdigest()[:32]
     return {}, outbox.send_once(f"hidden-{session}", content, hide)
 

@@ -1,10 +1,8 @@
-"""The ClientApp's side of a client's worker: hands a message on over a Unix
-socket.
+"""The ClientApp's side of a client's worker: hands a message on over a Unix socket.
 
-Imports neither JAX nor the rest of fedax, because Flower starts a process of
-the ClientApp for every message. Both ends are processes of the same user, so
-messages travel as pickles: what arrives from the network was read by Flower,
-which takes nothing but its records.
+Imports neither JAX nor the rest of fedax, because Flower starts a process of the ClientApp for
+every message. Both ends are processes of the same user, so messages travel as pickles: what arrives
+from the network was read by Flower, which takes nothing but its records.
 """
 
 import os
@@ -40,39 +38,21 @@ def relay(content: RecordDict, site: str) -> RecordDict:
 
 
 def _connect() -> Connection:
-    """Returns a connection to the worker. Starts one if there is none, which
-    ends with the parent of this process.
+    """Returns a connection to the worker. Starts one if there is none, which ends with the parent
+    of this process.
     """
     end = time.monotonic() + PATIENCE
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "fedax.flower.deploy.worker",
-        ".",
-        str(os.getppid()),
-    ]
+    command = [sys.executable, "-P", "-m", "fedax.flower.deploy.worker", ".", str(os.getppid())]
     worker = None
     while True:
         try:
             return Client(SOCKET, "AF_UNIX")
         except (FileNotFoundError, ConnectionRefusedError):
             """It is not up yet."""
-        if (
-            worker is None or worker.poll() == 0
-        ):  # 0: another one is just coming up or ending
+        if worker is None or worker.poll() == 0:  # 0: another one is just coming up or ending
             with Path(LOG).open("ab") as log:
-                worker = subprocess.Popen(
-                    command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-                )
+                worker = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         if worker.poll() or time.monotonic() > end:
-            lines = (
-                Path(LOG)
-                .read_text("utf-8", errors="replace")
-                .strip()
-                .splitlines()
-            )
-            raise ValueError(
-                f"the worker of this client does not start: {lines[-1:]}"
-            )
+            lines = Path(LOG).read_text("utf-8", errors="replace").strip().splitlines()
+            raise ValueError(f"the worker of this client does not start: {lines[-1:]}")
         time.sleep(0.2)

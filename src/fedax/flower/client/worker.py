@@ -1,6 +1,4 @@
-"""The clients' side: one client with its own examples, which answers the
-orders of a server.
-"""
+"""The clients' side: one client with its own examples, which answers the orders of a server."""
 
 import dataclasses
 import functools
@@ -24,10 +22,7 @@ from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.evaluation import CompiledView
 from fedax.engine.round.phase import PhaseWork, Stage, message_stages
 from fedax.engine.round.privacy import private_of
-from fedax.engine.round.single_client import (
-    run_single_client,
-    single_client_task,
-)
+from fedax.engine.round.single_client import run_single_client, single_client_task
 from fedax.errors import FedaxError, InvalidInput
 from fedax.examples.ragged import Population
 from fedax.flower.client.disk import Outbox, Store, Version, load_secret
@@ -48,43 +43,34 @@ LOG = logging.getLogger("fedax.flower")
 
 
 class Worker:
-    """A client that answers the messages of a server with work on its
-    examples.
+    """A client that answers the messages of a server with work on its examples.
 
-    Nothing about the examples leaves the client but their number, and the
-    uploads of the method. All states are files in a folder, so an answer
-    depends on the message and that folder alone. You can start a new process
-    for every message, or use one for all.
+    Nothing about the examples leaves the client but their number, and the uploads of the method.
+    All states are files in a folder, so an answer depends on the message and that folder alone. You
+    can start a new process for every message, or use one for all.
 
-    With `Privacy(where="client")` the noise comes from the operating system,
-    new for every message. A message with noise or under masks is stored
-    before it is sent and answers its order if that comes again.
-    `account.json` counts the uploads by their noise, over all runs, and an
-    upload that would exceed the budget is refused.
+    With `Privacy(where="client")` the noise comes from the operating system, new for every message.
+    A message with noise or under masks is stored before it is sent and answers its order if that
+    comes again. `account.json` counts the uploads by their noise, over all runs, and an upload that
+    would exceed the budget is refused.
 
     Args:
-        task: the task, with the examples of all clients, or with those of
-            this client alone.
+        task: the task, with the examples of all clients, or with those of this client alone.
         partition: the client's number, from 0.
         folder: where the client stores its states.
-        assignments: the runs that it takes part in. It refuses messages of
-            other runs.
-        secure: whether it only answers under masks, which hide its uploads
-            from the server.
-        clients: how many clients the runs have; by default as many as the
-            task. It refuses orders that say another number.
+        assignments: the runs that it takes part in. It refuses messages of other runs.
+        secure: whether it only answers under masks, which hide its uploads from the server.
+        clients: how many clients the runs have; by default as many as the task. It refuses orders
+            that say another number.
 
     Raises:
-        InvalidInput: a task with examples of several clients in one of its
-            splits.
+        InvalidInput: a task with examples of several clients in one of its splits.
 
     >>> import fedax
     >>> from fedax.flower import Assignment, Worker
     >>> task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[1.0], [2.0, 3.0]])
     >>> run = Assignment(fedax.FedAvg(), fedax.SGD(0.5), fedax.Schedule())
-    >>> worker = Worker(
-    ...     task, 1, "states", [run]
-    ... )  # then worker.answer(message.content)
+    >>> worker = Worker(task, 1, "states", [run])  # then worker.answer(message.content)
     >>> int(worker.task.train.total)
     2
     """
@@ -99,19 +85,12 @@ class Worker:
         clients: int | None = None,
     ) -> None:
         self.clients = clients or task.train.clients
-        self.task = (
-            task
-            if task.train.clients == 1
-            else single_client_task(task, partition)
-        )
-        # sums of one client are reported with the number of all examples of a
-        # split
+        self.task = task if task.train.clients == 1 else single_client_task(task, partition)
+        # sums of one client are reported with the number of all examples of a split
         for split, data in self.task.data.parts.items():
             if data.clients != 1:
                 field = f"Worker(task=...), {split}"
-                raise InvalidInput.found(
-                    field, f"examples of {data.clients} clients", "of one"
-                )
+                raise InvalidInput.found(field, f"examples of {data.clients} clients", "of one")
         self.partition = partition
         self.folder = Path(folder)
         self.secure = secure
@@ -120,37 +99,25 @@ class Worker:
         dtype = self.layout.dtype
         resolved = [
             given._replace(
-                algorithm=as_arrays(given.algorithm, dtype),
-                solver=as_arrays(given.solver, dtype),
+                algorithm=as_arrays(given.algorithm, dtype), solver=as_arrays(given.solver, dtype)
             )
             for given in assignments
         ]
         self.assignments = {
-            given.name(self.layout, self.clients, self.task.l2): given
-            for given in resolved
+            given.name(self.layout, self.clients, self.task.l2): given for given in resolved
         }
-        privacies = [
-            given.channel.privacy
-            for given in resolved
-            if given.channel is not None
-        ]
-        self.counts = any(
-            privacy and privacy.where == "client" for privacy in privacies
-        )
+        privacies = [given.channel.privacy for given in resolved if given.channel is not None]
+        self.counts = any(privacy and privacy.where == "client" for privacy in privacies)
         self._cached_plan = functools.cache(self._make_plan)
 
     def answer(self, content: Any) -> Any:
-        """Returns the answer to an order, both records of Flower; an error is
-        an answer as well, with its text.
+        """Returns the answer to an order, both records of Flower; an error is an answer as well,
+        with its text.
         """
         try:
             order = content["order"]
             check_names(order)
-            kinds = {
-                "hello": self._answer_hello,
-                "work": self._work,
-                "measure": self._measure,
-            }
+            kinds = {"hello": self._answer_hello, "work": self._work, "measure": self._measure}
             return kinds[order["kind"]](order, content)
         except Exception as error:
             text = str(error)
@@ -160,19 +127,14 @@ class Worker:
             return self._answer(error=text)
 
     def _answer_hello(self, order: Any, content: Any) -> Any:
-        sizes = {
-            split: int(data.total)
-            for split, data in self.task.data.parts.items()
-        }
+        sizes = {split: int(data.total) for split, data in self.task.data.parts.items()}
         return self._answer(**{"test": 0, "validation": 0} | sizes)
 
     def _work(self, order: Any, content: Any) -> Any:
         if "down" in content:
             digest = digest_of({"down": content["down"]})
             if order_name(self.partition, order, digest) != order["order"]:
-                raise Refused(
-                    "an order whose name is not that of its content"
-                )
+                raise Refused("an order whose name is not that of its content")
         if "masks" not in content:
             if self.secure:
                 raise Refused(
@@ -182,11 +144,7 @@ class Worker:
             return self._reply(order, facts, up=record)
 
         def work() -> PyTree:
-            inner_content = {
-                name: record
-                for name, record in content.items()
-                if name != "masks"
-            }
+            inner_content = {name: record for name, record in content.items() if name != "masks"}
             record, facts = self._make_upload(order, inner_content)
             if facts["broken"]:
                 raise Refused("its upload or its memory is not finite")
@@ -194,20 +152,12 @@ class Worker:
             return tree_of(record, phase.up, "upload")[0]
 
         secret = load_secret(self.folder / "noise.key")
-        facts, hidden = answer_stage(
-            content, self.partition, self.outbox, secret, work
-        )
-        return self._reply(
-            order,
-            facts,
-            **{} if hidden is None else {"up": record_of(hidden)},
-        )
+        facts, hidden = answer_stage(content, self.partition, self.outbox, secret, work)
+        return self._reply(order, facts, **{} if hidden is None else {"up": record_of(hidden)})
 
-    def _make_upload(
-        self, order: Any, content: Any
-    ) -> tuple[ArrayRecord, dict[str, int]]:
-        """Returns the upload that an order asks for, and facts about it. One
-        with noise is made once.
+    def _make_upload(self, order: Any, content: Any) -> tuple[ArrayRecord, dict[str, int]]:
+        """Returns the upload that an order asks for, and facts about it. One with noise is made
+        once.
         """
         private = self._plan_for(order).setup.private
         if private is not None and private.local:
@@ -221,9 +171,7 @@ class Worker:
             self.outbox.account.spend(None)
         return self._run_phase(order, content)
 
-    def _run_phase(
-        self, order: Any, content: Any
-    ) -> tuple[ArrayRecord, dict[str, int]]:
+    def _run_phase(self, order: Any, content: Any) -> tuple[ArrayRecord, dict[str, int]]:
         """Does the work of an order and stores the memories after it."""
         plan = self._plan_for(order)
         phase = plan.phases[order["phase"]]
@@ -236,30 +184,15 @@ class Worker:
         if private is not None and not private.central:
             leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
             # the shapes before a codec
-            shapes = [
-                (leaf.dim,) if is_message(leaf) else leaf.shape
-                for leaf in leaves
-            ]
+            shapes = [(leaf.dim,) if is_message(leaf) else leaf.shape for leaf in leaves]
             drawn = system_gaussians(shapes)
-            gaussians = [
-                jnp.asarray(numbers, self.layout.dtype) for numbers in drawn
-            ]
-            protection = (
-                private.stage(phase.name, occurrence, gaussians=gaussians),
-            )
+            gaussians = [jnp.asarray(numbers, self.layout.dtype) for numbers in drawn]
+            protection = (private.stage(phase.name, occurrence, gaussians=gaussians),)
         stages = message_stages(plan.setup.channel, self.clients, protection)
-        root = jax.random.wrap_key_data(
-            jnp.asarray(order["root"], jnp.uint32)
-        )
-        phase_work = PhaseWork(
-            phase.work, down, root, jnp.int32(round), occurrence, stages
-        )
+        root = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32))
+        phase_work = PhaseWork(phase.work, down, root, jnp.int32(round), occurrence, stages)
         upload, new_states, broken = self.task.programs.call(
-            run_single_client,
-            phase_work,
-            plan.setup,
-            states,
-            jnp.int32(self.partition),
+            run_single_client, phase_work, plan.setup, states, jnp.int32(self.partition)
         )
         if not broken:
             for name, slot, before in _versions(order, phase.states):
@@ -270,13 +203,11 @@ class Worker:
                         record_of(new_states[name]),
                         order["floor"],
                     )
-        return record_of((upload.value, upload.weight)), {
-            "broken": int(broken)
-        }
+        return record_of((upload.value, upload.weight)), {"broken": int(broken)}
 
     def _measure(self, order: Any, content: Any) -> Any:
-        """Sums of the loss and of all scores over its examples, at the global
-        model or at the one it uses itself.
+        """Sums of the loss and of all scores over its examples, at the global model or at the one
+        it uses itself.
         """
         plan = self._plan_for(order)
         if order["personal"] and plan.own is not None:
@@ -292,14 +223,10 @@ class Worker:
         else:
             like = jax.ShapeDtypeStruct((self.layout.dim,), self.layout.dtype)
             w = tree_of(content["down"], like, "sent down")
-        sums = self.task.programs.call(
-            _sum_scores, plan.setup, w, order["split"]
-        )
+        sums = self.task.programs.call(_sum_scores, plan.setup, w, order["split"])
         return self._reply(order, {}, up=record_of(sums))
 
-    def _load_states(
-        self, order: Any, content: Any, forms: dict[str, PyTree]
-    ) -> dict[str, PyTree]:
+    def _load_states(self, order: Any, content: Any, forms: dict[str, PyTree]) -> dict[str, PyTree]:
         """Returns the client's states of the versions that an order names."""
         return {
             name: tree_of(content[f"first {name}"], forms[name], "state")
@@ -311,17 +238,11 @@ class Worker:
     def _store_of(self, order: Any) -> Store:
         return Store(self.folder / order["run"])
 
-    def _reply(
-        self, order: Any, facts: dict[str, Any], **records: Any
-    ) -> Any:
-        return RecordDict(
-            {**self._answer(order=order["order"], **facts), **records}
-        )
+    def _reply(self, order: Any, facts: dict[str, Any], **records: Any) -> Any:
+        return RecordDict({**self._answer(order=order["order"], **facts), **records})
 
     def _answer(self, **facts: Any) -> RecordDict:
-        return RecordDict(
-            {"answer": ConfigRecord({"partition": self.partition, **facts})}
-        )
+        return RecordDict({"answer": ConfigRecord({"partition": self.partition, **facts})})
 
     def _plan_for(self, order: Any) -> Plan:
         return self._cached_plan(order["assignment"], order["total"])
@@ -333,9 +254,7 @@ class Worker:
                 "Algorithm, solver, schedule, channel, model, l2 and the number of clients have to "
                 "be the same at the server and at its clients, and so has the version of fedax."
             )
-            raise InvalidInput.because(
-                f"client {self.partition}", reason, hint
-            )
+            raise InvalidInput.because(f"client {self.partition}", reason, hint)
         algorithm, solver, schedule, channel = self.assignments[name]
         # of the others' sizes a client knows the sum
         offsets = np.linspace(0, total, self.clients + 1).astype(np.int32)
@@ -343,51 +262,33 @@ class Worker:
         task = self.task
         if channel is not None and channel.attack is not None:
             task = channel.attack.poison(task, self.partition, self.clients)
-        setup = Setup(
-            algorithm,
-            task,
-            solver,
-            schedule,
-            self.layout,
-            population,
-            channel,
-        )
+        setup = Setup(algorithm, task, solver, schedule, self.layout, population, channel)
         return plan_of(dataclasses.replace(setup, private=private_of(setup)))
 
     def spent(self, delta: float) -> float:
-        """Returns the epsilon that its uploads have spent, over all runs, at
-        some delta; infinity if one had no noise.
+        """Returns the epsilon that its uploads have spent, over all runs, at some delta; infinity
+        if one had no noise.
 
-        Of runs with `Privacy(where="client")`, and of all other uploads while
-        it has such an assignment.
+        Of runs with `Privacy(where="client")`, and of all other uploads while it has such an
+        assignment.
         """
         return epsilon_of_gaussians(self.outbox.account.uploads, delta)
 
 
-def _versions(
-    order: Any, names: Iterable[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Returns the name, the slot and the version of each state that an order
-    is about.
-    """
+def _versions(order: Any, names: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Returns the name, the slot and the version of each state that an order is about."""
     return zip(sorted(names), order["slots"], order["bases"], strict=True)
 
 
 def _personal_model(
-    personal: OwnModel,
-    down: PyTree,
-    states: PyTree,
-    setup: Setup,
-    index: Int[Array, ""],
+    personal: OwnModel, down: PyTree, states: PyTree, setup: Setup, index: Int[Array, ""]
 ) -> Float[Array, "dim"]:
     setup = dataclasses.replace(setup, first=index)
     client = CompiledClient(setup, index)
     return personal.work(client, *down, *states.values())
 
 
-def _sum_scores(
-    setup: Setup, w: Float[Array, "dim"], split: str
-) -> tuple[Float[Array, ""], ...]:
+def _sum_scores(setup: Setup, w: Float[Array, "dim"], split: str) -> tuple[Float[Array, ""], ...]:
     """Returns the sums of the loss and of the scores by name."""
     sums = CompiledView(setup, w).sums(split)
     return tuple(sums[name][0] for name in sorted(sums))

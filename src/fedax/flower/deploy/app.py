@@ -1,6 +1,4 @@
-"""The ServerApp of a deployment: runs the experiment of a folder, or
-continues a run.
-"""
+"""The ServerApp of a deployment: runs the experiment of a folder, or continues a run."""
 
 import contextlib
 import ctypes
@@ -32,17 +30,8 @@ from fedax.utils.files import write
 from fedax.utils.lock import held
 
 LOG = logging.getLogger("fedax")
-OPTIONS = (
-    "clients",
-    "deadline",
-    "minimum",
-    "patience",
-    "most_examples",
-    "secure",
-)
-"""Settings of a run that are arguments of `Flower`; 0 stands for the
-default.
-"""
+OPTIONS = "clients", "deadline", "minimum", "patience", "most_examples", "secure"
+"""Settings of a run that are arguments of `Flower`; 0 stands for the default."""
 
 
 def serve(grid: Any, config: Mapping[str, Any]) -> None:
@@ -53,18 +42,14 @@ def serve(grid: Any, config: Mapping[str, Any]) -> None:
         config: of the run, see the folder's `pyproject.toml`.
     """
     if sys.platform == "linux":
-        # PR_SET_PDEATHSIG: a server that is gone leaves no process that holds
-        # the run directory
+        # PR_SET_PDEATHSIG: a server that is gone leaves no process that holds the run directory
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     set_up_jax(1)
     folder = Path(config["folder"])
-    # rounds, and who was left out or refused; nothing that others log. What
-    # `flwr log` shows is lost with the server's process, the file stays
+    # rounds, and who was left out or refused; nothing that others log. What `flwr log` shows is
+    # lost with the server's process, the file stays
     LOG.setLevel(logging.INFO)
-    for handler in (
-        logging.StreamHandler(),
-        logging.FileHandler(folder / "server.log"),
-    ):
+    for handler in (logging.StreamHandler(), logging.FileHandler(folder / "server.log")):
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         LOG.addHandler(handler)
     LOG.propagate = False
@@ -85,48 +70,31 @@ def run_on(
     config: Mapping[str, Any],
     registered: Callable[[], Mapping[int, int]] | None = None,
 ) -> None:
-    """Runs, or continues, the experiment on the clients of a grid; see
-    `serve`.
+    """Runs, or continues, the experiment on the clients of a grid; see `serve`.
 
-    A run that the server's end interrupts stays marked as running, and the
-    hub submits it again.
+    A run that the server's end interrupts stays marked as running, and the hub submits it again.
     """
     folder = Path(config["folder"])
     is_new = not config["name"]
     out = Path(config["out"] or fresh(folder / "runs", "run"))
     if is_new and (out / "summary.json").exists():
-        raise RunExists(
-            f"{out} has a run already, which {settings_of(out)} continues."
-        )
-    # the path is no name: clients keep their states after the folder is
-    # removed, and would use them in a new run of the same path
-    config = {
-        **config,
-        "out": str(out),
-        "name": config["name"] or uuid.uuid4().hex,
-    }
+        raise RunExists(f"{out} has a run already, which {settings_of(out)} continues.")
+    # the path is no name: clients keep their states after the folder is removed, and would use them
+    # in a new run of the same path
+    config = {**config, "out": str(out), "name": config["name"] or uuid.uuid4().hex}
     write(settings_of(out), tomli_w.dumps(config))
     secret = load_secret(folder / "keys" / "noise.key")
     options = {name: config[name] for name in OPTIONS if config[name]}
-    engine = Flower(
-        grid,
-        run=config["name"],
-        secret=secret,
-        registered=registered,
-        **options,
-    )
+    engine = Flower(grid, run=config["name"], secret=secret, registered=registered, **options)
     display = Logged()
     try:
         with use_engine(engine):
             if is_new:
-                experiment = Experiment.read(
-                    folder / "experiment.toml", ['engine="flower"']
-                )
+                experiment = Experiment.read(folder / "experiment.toml", ['engine="flower"'])
                 directory = run_experiment(experiment, out, display)
             else:
                 mark_run(out, "running", "")
-                # the folder is the server's own, and its code was signed with
-                # the app
+                # the folder is the server's own, and its code was signed with the app
                 directory = resume(out, display, trust=True)
     except Exception as error:
         reason = str(error) or type(error).__name__
@@ -144,18 +112,13 @@ def _status_after(error: Exception, is_new: bool) -> Status:
     ):
         return "running"
     # Flower refuses all requests of a run that was stopped
-    if (
-        isinstance(error, httpx.HTTPStatusError)
-        and error.response.status_code == UNAUTHORIZED
-    ):
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == UNAUTHORIZED:
         return "interrupted"
     return "failed"
 
 
 def mark_run(out: Path, status: Status, reason: str) -> None:
-    """Marks a run directory as running, or as ended with the reason; the
-    first reason is kept.
-    """
+    """Marks a run directory as running, or as ended with the reason; the first reason is kept."""
     # an error here must not hide the one that ended the run
     with contextlib.suppress(FedaxError, OSError), held(out):
         directory = RunDirectory.load(out, repair=True)
@@ -164,15 +127,11 @@ def mark_run(out: Path, status: Status, reason: str) -> None:
 
 
 def owners_of(folder: Path, grid: Any) -> dict[int, int]:
-    """Returns, by Flower's node, the client whose public key in the folder
-    the node holds.
-    """
+    """Returns, by Flower's node, the client whose public key in the folder the node holds."""
     keys = {
         read_public_key(path): int(path.stem.removeprefix("client-"))
         for path in folder.glob("keys/client-*.pub")
     }
     return {
-        node.node_id: keys[node.public_key]
-        for node in grid.get_nodes()
-        if node.public_key in keys
+        node.node_id: keys[node.public_key] for node in grid.get_nodes() if node.public_key in keys
     }

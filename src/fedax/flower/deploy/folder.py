@@ -1,6 +1,4 @@
-"""Folders of a deployment: the server's, which is a Flower app, and those of
-its clients.
-"""
+"""Folders of a deployment: the server's, which is a Flower app, and those of its clients."""
 
 import getpass
 import os
@@ -42,9 +40,7 @@ SERVER_FILES = {
     "fedax-server.service": "fedax-server.service",
     "fedax-client.service": "fedax-client.service",
 }
-"""The files of a server's folder, and those of this package from which they
-are made.
-"""
+"""The files of a server's folder, and those of this package from which they are made."""
 PROGRAMS = Path(sys.executable).parent
 LOOPBACKS = "127.0.0.1", "localhost", "::1"
 CLIENTS = 5
@@ -52,17 +48,14 @@ CLIENTS = 5
 
 
 class Rehearsal(Flower):
-    """The engine of a deployment without a server: it makes the programs of
-    runs, and asks no client. All have the sizes that the experiment's task
-    has in the mean.
+    """The engine of a deployment without a server: it makes the programs of runs, and asks no
+    client. All have the sizes that the experiment's task has in the mean.
     """
 
     def meet(self, setup: Setup) -> list[Sizes]:
         parts = setup.task.data.parts
         means = [
-            parts[split].total // parts[split].clients
-            if split in parts
-            else 0
+            parts[split].total // parts[split].clients if split in parts else 0
             for split in Sizes._fields
         ]
         return [Sizes(*means)] * (self.clients or setup.population.clients)
@@ -71,14 +64,13 @@ class Rehearsal(Flower):
 def check_experiment(
     path: Path, changes: Sequence[str], clients: int | None, secure: float
 ) -> tuple[Experiment, int]:
-    """Reads an experiment that is to be deployed, and makes the programs of
-    its runs as the server will.
+    """Reads an experiment that is to be deployed, and makes the programs of its runs as the server
+    will.
 
     Args:
         path: of the file.
         changes: of its values, as `--set` takes them.
-        clients: how many there are; None for as many as the task has, or
-            `CLIENTS` if it has one.
+        clients: how many there are; None for as many as the task has, or `CLIENTS` if it has one.
         secure: see `Flower`; 0 for uploads in the open.
 
     Returns:
@@ -90,18 +82,12 @@ def check_experiment(
     experiment = Experiment.read(path, [*changes, 'engine="flower"'])
     for name in ("simulation", "audit"):
         if getattr(experiment, name) is not None:
-            raise InvalidInput.found(
-                name, f"a table [{name}]", "none, in a deployment"
-            )
+            raise InvalidInput.found(name, f"a table [{name}]", "none, in a deployment")
     rehearsed = experiment.model_copy(update={"engine": "simulation"})
-    task_clients = rehearsed.plan(
-        clients=clients or CLIENTS
-    ).task.train.clients
+    task_clients = rehearsed.plan(clients=clients or CLIENTS).task.train.clients
     if clients is not None and task_clients not in (1, clients):
         hint = f"Its task has {task_clients}; --clients {task_clients} fits."
-        raise InvalidInput.of(
-            "--clients", clients, "as many as the experiment's task has", hint
-        )
+        raise InvalidInput.of("--clients", clients, "as many as the experiment's task has", hint)
     clients = clients or (CLIENTS if task_clients == 1 else task_clients)
     with use_engine(Rehearsal(None, clients=clients, secure=secure)):
         plan = experiment.plan()
@@ -130,12 +116,11 @@ def make(
         path: of the experiment file.
         folder: absolute, new or empty.
         changes: of the experiment's values, as `--set` takes them.
-        clients: how many there are; by default as many as the experiment's
-            task has, or 5 if it has one.
+        clients: how many there are; by default as many as the experiment's task has, or 5 if it has
+            one.
         host: the server's name or address, as clients reach it.
         port: the server's.
-        secure: the largest size of an entry of a masked upload; 0 for uploads
-            in the open.
+        secure: the largest size of an entry of a masked upload; 0 for uploads in the open.
 
     Raises:
         RunExists: the folder is not empty.
@@ -159,9 +144,7 @@ def make(
         "user": getpass.getuser(),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    document = copy_code(
-        experiment.model_copy(update={"engine": "simulation"}), folder
-    )
+    document = copy_code(experiment.model_copy(update={"engine": "simulation"}), folder)
     write(folder / "experiment.toml", tomli_w.dumps(document))
     for name, template in SERVER_FILES.items():
         write(folder / name, _fill(template, values))
@@ -175,15 +158,14 @@ def make(
 
 
 def pack(folder: Path, partition: int, data: str) -> Path:
-    """Writes what a client needs into `sites/K` of a server's folder, with a
-    new key pair, whose public half goes to the server's keys. Returns the
-    client's folder.
+    """Writes what a client needs into `sites/K` of a server's folder, with a new key pair, whose
+    public half goes to the server's keys. Returns the client's folder.
 
     Args:
         folder: of the server.
         partition: the client's number.
-        data: the path of a file of Python with the client's examples, on the
-            client's machine; an empty one for its part of the task.
+        data: the path of a file of Python with the client's examples, on the client's machine; an
+            empty one for its part of the task.
 
     Raises:
         InvalidInput: no such client.
@@ -195,33 +177,16 @@ def pack(folder: Path, partition: int, data: str) -> Path:
         raise InvalidInput.of("SITE", partition, allowed)
     site = folder / "sites" / str(partition)
     if site.exists():
-        raise RunExists(
-            f"{site} exists. Remove it to make a new key pair for this client."
-        )
+        raise RunExists(f"{site} exists. Remove it to make a new key pair for this client.")
     site.mkdir(parents=True)
-    copied = (
-        folder / "experiment.toml",
-        folder / "fedax-client.service",
-        *folder.glob("*.py"),
-    )
-    for path in (
-        *copied,
-        folder / "keys" / "ca.crt",
-        folder / "keys" / "trusted.yaml",
-    ):
+    copied = (folder / "experiment.toml", folder / "fedax-client.service", *folder.glob("*.py"))
+    for path in (*copied, folder / "keys" / "ca.crt", folder / "keys" / "trusted.yaml"):
         shutil.copy(path, site)
     address = settings.pop("address")
-    write(
-        site / SITE,
-        tomli_w.dumps({"partition": partition, "data": data, **settings}),
-    )
-    script = _fill(
-        "client.sh", {"address": address, "port": 9100 + partition}
-    )
+    write(site / SITE, tomli_w.dumps({"partition": partition, "data": data, **settings}))
+    script = _fill("client.sh", {"address": address, "port": 9100 + partition})
     write(site / "client.sh", script)
-    write_key_pair(
-        site / "client.key", folder / "keys" / f"client-{partition}.pub"
-    )
+    write_key_pair(site / "client.key", folder / "keys" / f"client-{partition}.pub")
     return site
 
 
@@ -232,13 +197,8 @@ def status_lines(folder: Path) -> list[str]:
     for summary in sorted(folder.glob("runs/*/summary.json")):
         path = summary.parent
         directory = RunDirectory.load(path)
-        rounds = [
-            int(p.name.removeprefix("round-"))
-            for p in path.glob("checkpoints/*/round-*")
-        ]
-        checkpoint = (
-            f", newest checkpoint of round {max(rounds)}" if rounds else ""
-        )
+        rounds = [int(p.name.removeprefix("round-")) for p in path.glob("checkpoints/*/round-*")]
+        checkpoint = f", newest checkpoint of round {max(rounds)}" if rounds else ""
         done = f"{len(directory.runs)} of {len(directory.planned)} runs done"
         reason = f" ({directory.reason})" if directory.reason else ""
         status = "ended by a crash" if path in crashed else directory.status
@@ -247,11 +207,7 @@ def status_lines(folder: Path) -> list[str]:
 
 
 def _fill(template: str, values: dict[str, object]) -> str:
-    text = (
-        resources.files("fedax.flower.deploy")
-        .joinpath("files", template)
-        .read_text("utf-8")
-    )
+    text = resources.files("fedax.flower.deploy").joinpath("files", template).read_text("utf-8")
     for name, value in values.items():
         text = text.replace(f"@{name}@", str(value))
     return text
@@ -264,10 +220,7 @@ def build_app(folder: Path) -> bytes:
         FedaxError: Flower refuses the app.
     """
     # the command imports the app, whose folder is listed and copied as it is
-    own = QUIET | {
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "FLWR_HOME": str(folder / "flower"),
-    }
+    own = QUIET | {"PYTHONDONTWRITEBYTECODE": "1", "FLWR_HOME": str(folder / "flower")}
     with tempfile.TemporaryDirectory() as place:
         completed = subprocess.run(
             [str(PROGRAMS / "flwr"), "build", "--app", str(folder)],
@@ -279,8 +232,6 @@ def build_app(folder: Path) -> bytes:
             check=False,
         )
         if completed.returncode:
-            raise FedaxError(
-                f"`flwr build` failed: {completed.stdout}{completed.stderr}"
-            )
+            raise FedaxError(f"`flwr build` failed: {completed.stdout}{completed.stderr}")
         (bundle,) = Path(place).glob("*.fab")
         return bundle.read_bytes()

@@ -1,20 +1,16 @@
-"""Runs Flower's SuperLink with the signed app of a folder, and continues runs
-after crashes.
+"""Runs Flower's SuperLink with the signed app of a folder, and continues runs after crashes.
 
     python -m fedax.flower.deploy.hub FOLDER flower-superlink ...
 
-A SuperNode that is started with `--trusted-entities` runs an app only if a
-key in that file has signed it. A SuperLink takes signatures from Flower's hub
-alone. This program therefore plays a hub on the loopback of its machine,
-which has this one app, and names it to the SuperLink.
+A SuperNode that is started with `--trusted-entities` runs an app only if a key in that file has
+signed it. A SuperLink takes signatures from Flower's hub alone. This program therefore plays a hub
+on the loopback of its machine, which has this one app, and names it to the SuperLink.
 
-The SuperLink keeps registered keys and runs in its memory. This program
-registers the keys of `FOLDER/keys` and submits the runs that a crash ended,
-unless `FEDAX_CONTINUE=0` is set.
+The SuperLink keeps registered keys and runs in its memory. This program registers the keys of
+`FOLDER/keys` and submits the runs that a crash ended, unless `FEDAX_CONTINUE=0` is set.
 
-Unpublished contracts of Flower 1.42 that fedax uses: the variable
-FLWR_SUPERGRID_API_URL with the two answers below, and the form of signatures
-(`fedax.flower.deploy.keys.sign`).
+Unpublished contracts of Flower 1.42 that fedax uses: the variable FLWR_SUPERGRID_API_URL with the
+two answers below, and the form of signatures (`fedax.flower.deploy.keys.sign`).
 """
 
 import json
@@ -42,20 +38,15 @@ AT_A_TIME = 4
 """Keys that are registered at a time."""
 PAUSE = 2.0
 AGAIN = 300.0
-"""Seconds between two looks at the folder, and until a run is submitted
-again.
-"""
+"""Seconds between two looks at the folder, and until a run is submitted again."""
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers a SuperLink: where the app of this server is and who has signed
-    it, and its bytes.
-    """
+    """Answers a SuperLink: where the app of this server is and who has signed it, and its bytes."""
 
     def do_GET(self) -> None:
         """Sends what there is under a path."""
-        # a connection that is closed before all of its request was read is
-        # broken off
+        # a connection that is closed before all of its request was read is broken off
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         content = self.server.answers.get(self.path)  # type: ignore[attr-defined]
         self.send_response(404 if content is None else 200)
@@ -69,9 +60,7 @@ class Hub(BaseHTTPRequestHandler):
 
 
 def open_hub(folder: Path) -> ThreadingHTTPServer:
-    """Returns a server on the loopback that has the signed app of a
-    folder.
-    """
+    """Returns a server on the loopback that has the signed app of a folder."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     signature = json.loads((folder / "keys" / "app.json").read_text())
     about = {
@@ -87,12 +76,10 @@ def open_hub(folder: Path) -> ThreadingHTTPServer:
 
 
 def look_after(
-    folder: Path,
-    environment: dict[str, str],
-    superlink: subprocess.Popen[bytes],
+    folder: Path, environment: dict[str, str], superlink: subprocess.Popen[bytes]
 ) -> None:
-    """Registers the clients of a folder at its SuperLink, and submits runs
-    that have crashed, until the SuperLink ends.
+    """Registers the clients of a folder at its SuperLink, and submits runs that have crashed, until
+    the SuperLink ends.
 
     Args:
         folder: of the server.
@@ -107,71 +94,47 @@ def look_after(
     submit_after: dict[Path, float] = {}
 
     def flwr(*words: str) -> None:
-        subprocess.run(
-            ["flwr", *words],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        subprocess.run(["flwr", *words], env=environment, stdin=subprocess.DEVNULL, check=False)
 
     while superlink.poll() is None:
         time.sleep(PAUSE)
         try:
-            httpx.get(
-                address, verify=authority, timeout=PAUSE, trust_env=False
-            )
+            httpx.get(address, verify=authority, timeout=PAUSE, trust_env=False)
         except httpx.HTTPError:
             continue  # it is just starting
         new = set(folder.glob("keys/client-*.pub")) - registered
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             for key in sorted(new):
-                pool.submit(
-                    flwr,
-                    "supernode",
-                    "register",
-                    str(key),
-                    "fedax",
-                    "--name",
-                    key.stem,
-                )
+                pool.submit(flwr, "supernode", "register", str(key), "fedax", "--name", key.stem)
         registered |= new
         for run in find_crashed(folder):
             if time.monotonic() > submit_after.get(run, 0.0):
                 submit_after[run] = time.monotonic() + AGAIN
                 print(f"{run} was ended by a crash, and goes on.", flush=True)
-                flwr(
-                    "run", APP, "fedax", "--run-config", str(settings_of(run))
-                )
+                flwr("run", APP, "fedax", "--run-config", str(settings_of(run)))
 
 
 def settings_of(run: Path) -> Path:
-    """Returns the file with the settings of a run directory, from which the
-    run is continued.
-    """
+    """Returns the file with the settings of a run directory, from which the run is continued."""
     return run.with_name(f"{run.name}.toml")
 
 
 def find_crashed(folder: Path) -> list[Path]:
-    """Returns the run directories of a folder that are marked as running
-    while no process works in them. A run that was stopped or has failed is
-    none of them.
+    """Returns the run directories of a folder that are marked as running while no process works in
+    them. A run that was stopped or has failed is none of them.
     """
     if os.environ.get("FEDAX_CONTINUE") == "0":
         return []
     return [
         path.parent
         for path in sorted(folder.glob("runs/*/summary.json"))
-        if json.loads(path.read_text())["status"] == "running"
-        and not is_held(path.parent)
+        if json.loads(path.read_text())["status"] == "running" and not is_held(path.parent)
     ]
 
 
 def main(folder: Path, command: list[str]) -> int:
     """Runs a SuperLink until it ends, and returns its exit code."""
-    print(
-        f"The server of {folder} starts. Runs that a crash ended go on after it.",
-        flush=True,
-    )
+    print(f"The server of {folder} starts. Runs that a crash ended go on after it.", flush=True)
     hub = open_hub(folder)
     direct = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
     own = {

@@ -19,8 +19,7 @@ SSH = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
 
 
 def write_certificate(folder: Path, host: str) -> None:
-    """Writes `server.key` and a certificate that is its own authority,
-    `server.crt` and `ca.crt`.
+    """Writes `server.key` and a certificate that is its own authority, `server.crt` and `ca.crt`.
 
     Args:
         folder: where to.
@@ -28,12 +27,8 @@ def write_certificate(folder: Path, host: str) -> None:
     """
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedax")])
-    # Flower's own programs reach a server that binds `0.0.0.0` or `::` by the
-    # loopback's address
-    hosts = [
-        _alternative_name(name)
-        for name in {host, "localhost", "127.0.0.1", "::1"}
-    ]
+    # Flower's own programs reach a server that binds `0.0.0.0` or `::` by the loopback's address
+    hosts = [_alternative_name(name) for name in {host, "localhost", "127.0.0.1", "::1"}]
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -49,21 +44,13 @@ def write_certificate(folder: Path, host: str) -> None:
     )
     for file in ("ca.crt", "server.crt"):
         write(folder / file, certificate)
-    write(
-        folder / "server.key",
-        _private_bytes(key, serialization.PrivateFormat.PKCS8),
-        OWNER,
-    )
+    write(folder / "server.key", _private_bytes(key, serialization.PrivateFormat.PKCS8), OWNER)
 
 
 def write_key_pair(private: Path, public: Path) -> None:
     """Writes a client's key pair in the form of SSH."""
     key = ec.generate_private_key(ec.SECP384R1())
-    write(
-        private,
-        _private_bytes(key, serialization.PrivateFormat.OpenSSH),
-        OWNER,
-    )
+    write(private, _private_bytes(key, serialization.PrivateFormat.OpenSSH), OWNER)
     write(public, key.public_key().public_bytes(*SSH) + b"\n")
 
 
@@ -71,15 +58,13 @@ def read_public_key(path: Path) -> bytes:
     """Returns a public key as PEM, in which form a server lists it."""
     key = serialization.load_ssh_public_key(path.read_bytes())
     return key.public_bytes(
-        serialization.Encoding.PEM,
-        serialization.PublicFormat.SubjectPublicKeyInfo,
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
 
 
 def sign(folder: Path, content: bytes) -> None:
-    """Signs the bundle of the app. Writes the signature to `app.json` and,
-    for the clients, the public key to `trusted.yaml`. The private key is used
-    once, and not kept.
+    """Signs the bundle of the app. Writes the signature to `app.json` and, for the clients, the
+    public key to `trusted.yaml`. The private key is used once, and not kept.
 
     Args:
         folder: where to.
@@ -89,11 +74,8 @@ def sign(folder: Path, content: bytes) -> None:
     signed_at = int(datetime.datetime.now(datetime.UTC).timestamp())
     text = key.public_key().public_bytes(*SSH)
     name = f"fpk_{hashlib.sha256(text).hexdigest()[:32]}"
-    # the form of Flower: the seconds since 1970 in 8 bytes, and the hash of
-    # the bundle
-    signature = key.sign(
-        signed_at.to_bytes(8, "big") + hashlib.sha256(content).digest()
-    )
+    # the form of Flower: the seconds since 1970 in 8 bytes, and the hash of the bundle
+    signature = key.sign(signed_at.to_bytes(8, "big") + hashlib.sha256(content).digest())
     record = {
         "public_key_id": name,
         "signed_at": signed_at,
@@ -103,12 +85,8 @@ def sign(folder: Path, content: bytes) -> None:
     write(folder / "trusted.yaml", f"{name}: '{text.decode()}'\n")
 
 
-def _private_bytes(
-    key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat
-) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, form, serialization.NoEncryption()
-    )
+def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def _alternative_name(host: str) -> x509.GeneralName:

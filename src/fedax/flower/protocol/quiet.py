@@ -1,6 +1,4 @@
-"""Flower, imported on demand, without telemetry and without looking for
-updates.
-"""
+"""Flower, imported on demand, without telemetry and without looking for updates."""
 
 import os
 
@@ -11,9 +9,8 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""The environment of every process of Flower: nobody is told that it runs,
-and nothing is installed by a message.
-"""
+"""The environment of every process of Flower: nobody is told that it runs, and nothing is installed
+by a message."""
 
 VERSION = "1.42."
 
@@ -30,9 +27,7 @@ def need_flower() -> None:
     try:
         import flwr
     except ImportError as error:
-        raise FedaxError(
-            f"deployment needs Flower ({error}). Try: {hint}."
-        ) from error
+        raise FedaxError(f"deployment needs Flower ({error}). Try: {hint}.") from error
     if not flwr.__version__.startswith(VERSION):
         raise FedaxError(
             f"deployment needs Flower {VERSION}*, found {flwr.__version__}. Try: {hint}."

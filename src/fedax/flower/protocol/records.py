@@ -1,8 +1,7 @@
 """Pytrees as Flower's records, and back.
 
-A record has one array: the bytes of all leaves, one after the other. Both
-sides know shapes and types before a record arrives, so the number of its
-bytes is all that can be wrong.
+A record has one array: the bytes of all leaves, one after the other. Both sides know shapes and
+types before a record arrives, so the number of its bytes is all that can be wrong.
 """
 
 import hashlib
@@ -25,11 +24,10 @@ NEVER = "0" * 32
 LEAVES = "leaves"
 """The name of the array of a record."""
 SETTINGS = frozenset({"floor"})
-"""Fields of an order on which the content of the answer does not depend:
-which memories are still needed. They may change before a run is resumed. An
-order that is repeated then needs its old name, because under another name a
-client with local privacy would make, and pay for, a second noisy message.
-"""
+"""Fields of an order on which the content of the answer does not depend: which memories are still
+needed. They may change before a run is resumed.
+An order that is repeated then needs its old name, because under another name a client with local
+privacy would make, and pay for, a second noisy message."""
 
 
 class Refused(FedaxError):
@@ -37,19 +35,13 @@ class Refused(FedaxError):
 
 
 def record_of(tree: PyTree) -> ArrayRecord:
-    """Returns the bytes of the leaves of a pytree, with messages of a codec
-    as they are coded.
-    """
+    """Returns the bytes of the leaves of a pytree, with messages of a codec as they are coded."""
     leaves = jax.tree.leaves(tree, is_leaf=is_message)
     content = b"".join(
-        leaf.codec.encode(leaf.parts, leaf.dim)
-        if is_message(leaf)
-        else np.asarray(leaf).tobytes()
+        leaf.codec.encode(leaf.parts, leaf.dim) if is_message(leaf) else np.asarray(leaf).tobytes()
         for leaf in leaves
     )
-    return ArrayRecord(
-        {LEAVES: Array("uint8", (len(content),), "bytes", content)}
-    )
+    return ArrayRecord({LEAVES: Array("uint8", (len(content),), "bytes", content)})
 
 
 def content_of(record: Any, size: int, what: str) -> bytes:
@@ -76,17 +68,14 @@ def _size_of(leaf: Any) -> int:
     return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
 
 
-def tree_of(
-    record: Any, forms: PyTree, what: str, reference: Any = None
-) -> PyTree:
+def tree_of(record: Any, forms: PyTree, what: str, reference: Any = None) -> PyTree:
     """Returns the pytree in a record, messages unopened.
 
     Args:
         record: as it arrived.
         forms: shapes and types of the pytree.
         what: for the reason of a refusal.
-        reference: the vector to which a message is the difference; None for
-            none.
+        reference: the vector to which a message is the difference; None for none.
 
     Raises:
         Refused: see `content_of`.
@@ -97,19 +86,11 @@ def tree_of(
     for leaf in leaves:
         content = file.read(_size_of(leaf))
         if not is_message(leaf):
-            decoded.append(
-                jnp.asarray(
-                    np.frombuffer(content, leaf.dtype).reshape(leaf.shape)
-                )
-            )
+            decoded.append(jnp.asarray(np.frombuffer(content, leaf.dtype).reshape(leaf.shape)))
             continue
         if leaf.near is not None and reference is None:
-            raise Refused(
-                f"{what}: a difference to a vector that is not known"
-            )
-        parts = jax.tree.map(
-            jnp.asarray, leaf.codec.decode(content, leaf.dim)
-        )
+            raise Refused(f"{what}: a difference to a vector that is not known")
+        parts = jax.tree.map(jnp.asarray, leaf.codec.decode(content, leaf.dim))
         near = None if leaf.near is None else reference
         decoded.append(Message(parts, leaf.codec, leaf.dim, leaf.dtype, near))
     return jax.tree.unflatten(structure, decoded)
@@ -124,22 +105,17 @@ def check_names(order: Any) -> None:
 
 
 def order_name(k: int, facts: Any, down: str) -> str:
-    """Returns the name of an order to client k: a hash of all that the answer
-    depends on.
+    """Returns the name of an order to client k: a hash of all that the answer depends on.
 
-    `SETTINGS` are not part of it, nor is the name itself. `down` is the
-    digest of what is sent down.
+    `SETTINGS` are not part of it, nor is the name itself. `down` is the digest of what is sent
+    down.
     """
     named = {name: value for name, value in facts.items() if name != "order"}
-    return digest_of({"order": named | {"client": k, "down": down}})[
-        : len(NEVER)
-    ]
+    return digest_of({"order": named | {"client": k, "down": down}})[: len(NEVER)]
 
 
 def digest_of(content: Any) -> str:
-    """Returns a hash of all records of an order, without the `SETTINGS` in
-    its facts.
-    """
+    """Returns a hash of all records of an order, without the `SETTINGS` in its facts."""
     digest = hashlib.sha256()
     for name in sorted(content):
         record = content[name]
@@ -147,11 +123,7 @@ def digest_of(content: Any) -> str:
             facts = []
             data = record[LEAVES].data
         else:
-            facts = sorted(
-                (key, value)
-                for key, value in record.items()
-                if key not in SETTINGS
-            )
+            facts = sorted((key, value) for key, value in record.items() if key not in SETTINGS)
             data = b""
         digest.update(repr((name, facts, len(data))).encode() + data)
     return digest.hexdigest()

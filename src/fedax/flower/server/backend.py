@@ -1,5 +1,5 @@
-"""Backend over Flower's grid: an order to every client of a cohort, and their
-answers, as far as they can be taken.
+"""Backend over Flower's grid: an order to every client of a cohort, and their answers, as far as
+they can be taken.
 """
 
 import hashlib
@@ -43,13 +43,7 @@ from fedax.flower.protocol.records import (
     tree_of,
 )
 from fedax.flower.server.engine import Flower
-from fedax.flower.server.roster import (
-    EVALUATE,
-    NO_MESSAGE,
-    TRAIN,
-    contents,
-    one_line,
-)
+from fedax.flower.server.roster import EVALUATE, NO_MESSAGE, TRAIN, contents, one_line
 from fedax.utils.layout import accumulator
 
 LOG = logging.getLogger("fedax.flower")
@@ -68,8 +62,7 @@ class NoAnswer(FedaxError):
 
 
 class RemoteStates(ClientStates):
-    """Memories that are on the clients' disks; here are the names of the
-    versions that count.
+    """Memories that are on the clients' disks; here are the names of the versions that count.
 
     Attributes:
         slot: tells it from other memories of the run.
@@ -112,46 +105,32 @@ class FlowerBackend(PythonBackend):
         floor: the first round whose memories may be asked for again.
     """
 
-    def __init__(
-        self, setup: Setup, root: Key[Array, ""], engine: Flower
-    ) -> None:
+    def __init__(self, setup: Setup, root: Key[Array, ""], engine: Flower) -> None:
         self.setup = setup
         self.engine = engine
         self.algorithm = type(setup.algorithm).__name__
         self.floor = 0
         self._slots = 0
         self.plan = plan_of(setup)
-        assignment = Assignment(
-            setup.algorithm, setup.solver, setup.schedule, setup.channel
-        )
-        self.assignment = assignment.name(
-            setup.layout, setup.population.clients, setup.task.l2
-        )
+        assignment = Assignment(setup.algorithm, setup.solver, setup.schedule, setup.channel)
+        self.assignment = assignment.name(setup.layout, setup.population.clients, setup.task.l2)
         run = engine.run, self.assignment, jax.random.key_data(root).tolist()
         self.run_name = hashlib.sha256(repr(run).encode()).hexdigest()[:32]
         self._round = -1
-        self._counts = dict.fromkeys(
-            ("answers", "refused", "absent"), np.int64(0)
-        )
+        self._counts = dict.fromkeys(("answers", "refused", "absent"), np.int64(0))
 
-    def noise_key(
-        self, key: Key[Array, ""], released: PyTree
-    ) -> Key[Array, ""]:
-        """See `Backend.noise_key`; from a secret, because clients know the
-        seed.
+    def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
+        """See `Backend.noise_key`; from a secret, because clients know the seed.
 
-        It depends on all that is released. With the same noise on two
-        different sums their difference would be public, and with the same
-        noise of two widths on one sum the sum itself.
+        It depends on all that is released. With the same noise on two different sums their
+        difference would be public, and with the same noise of two widths on one sum the sum itself.
         """
-        leaves = [
-            np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(released)
-        ]
+        leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(released)]
         return derive_secret_key(key, self._derive_words("noise", *leaves))
 
     def cohort_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
-        """See `Backend.cohort_key`; from a secret where privacy relies on
-        hidden cohorts, because clients know the seed.
+        """See `Backend.cohort_key`; from a secret where privacy relies on hidden cohorts, because
+        clients know the seed.
         """
         private = self.setup.private
         if private is None or not private.amplified:
@@ -159,8 +138,8 @@ class FlowerBackend(PythonBackend):
         return derive_secret_key(key, self._derive_words("cohort"))
 
     def _derive_words(self, purpose: str, *content: bytes) -> np.ndarray:
-        """Returns eight words that cannot be told without the secret,
-        different for every purpose, assignment and content.
+        """Returns eight words that cannot be told without the secret, different for every purpose,
+        assignment and content.
         """
         header = f"{purpose} {self.assignment} {self.setup.population.total}".encode()
         digest = hmac.new(self.engine.secret, digestmod=hashlib.sha256)
@@ -170,23 +149,15 @@ class FlowerBackend(PythonBackend):
 
     def client_states(self, initial: PyTree) -> ClientStates:
         first = initial if callable(initial) else lambda k: initial
-        versions = jnp.zeros(
-            (self.setup.population.clients, len(NEVER) // 2), jnp.uint8
-        )
+        versions = jnp.zeros((self.setup.population.clients, len(NEVER) // 2), jnp.uint8)
         self._slots += 1
         slot = f"state-{self._slots}"
         return RemoteStates(
-            versions,
-            slot,
-            lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))),
+            versions, slot, lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k)))
         )
 
     def work(
-        self,
-        phase_work: PhaseWork,
-        cohort: Cohort,
-        states: dict[str, ClientStates],
-        gather: bool,
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
         if int(phase_work.round) != self._round:
             self._round = int(phase_work.round)
@@ -194,18 +165,11 @@ class FlowerBackend(PythonBackend):
         self._bits_sent = [0, 0]
         answer = super().work(phase_work, cohort, states, gather)
         name = self._phase_name(phase_work)
-        LOG.info(
-            "%s: %d answers of this round", name, self._counts["answers"]
-        )
-        return answer._replace(
-            logged=dict(self._counts), sent=tuple(self._bits_sent)
-        )
+        LOG.info("%s: %d answers of this round", name, self._counts["answers"])
+        return answer._replace(logged=dict(self._counts), sent=tuple(self._bits_sent))
 
     def run_clients(
-        self,
-        phase_work: PhaseWork,
-        cohort: Cohort,
-        states: dict[str, ClientStates],
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]
     ) -> list[ClientResult]:
         ids = [int(k) for k in cohort.ids]
         phase, orders = self._make_work_orders(ids, phase_work, states)
@@ -215,46 +179,31 @@ class FlowerBackend(PythonBackend):
             reference = vectors(decode(phase_work.down))[phase.near]
 
         def read(k: int, records: Any) -> ClientResult:
-            value, weight = tree_of(
-                records["up"], phase.up, "upload", reference
-            )
+            value, weight = tree_of(records["up"], phase.up, "upload", reference)
             if weight is not None and weight < 0:
-                raise Refused(
-                    f"upload: its weight is {weight}, expected at least 0"
-                )
+                raise Refused(f"upload: its weight is {weight}, expected at least 0")
             self._bits_sent[1] += bits_of(records["up"])
-            broken = int(
-                phase_work.broken_part((decode(value), weight), {}, {})
-            )
+            broken = int(phase_work.broken_part((decode(value), weight), {}, {}))
             # what the server cannot see: a state that is not finite
             broken = broken or (MEMORY if records["answer"]["broken"] else 0)
-            return ClientResult(
-                Upload(value, weight), new_states(phase, orders[k]), broken
-            )
+            return ClientResult(Upload(value, weight), new_states(phase, orders[k]), broken)
 
         results = self._ask(orders, TRAIN, phase_name, read)
         counted = len(results)
         if self.setup.drop:
             broken = [k for k, result in results.items() if result.broken]
             for k in broken:
-                LOG.warning(
-                    LEFT_OUT, phase_name, k, "its upload is not finite"
-                )
+                LOG.warning(LEFT_OUT, phase_name, k, "its upload is not finite")
             counted -= len(broken)
             if counted < self.engine.minimum:
-                text = (
-                    "%s: %d uploads, fewer than %d: the round changes nothing"
-                )
+                text = "%s: %d uploads, fewer than %d: the round changes nothing"
                 LOG.warning(text, phase_name, counted, self.engine.minimum)
                 results = {}
         self._counts["answers"] += counted
         return [results.get(k, absent_result(phase)) for k in ids]
 
     def _make_work_orders(
-        self,
-        ids: Iterable[int],
-        phase_work: PhaseWork,
-        states: dict[str, ClientStates],
+        self, ids: Iterable[int], phase_work: PhaseWork, states: dict[str, ClientStates]
     ) -> tuple[TracedPhase, dict[int, RecordDict]]:
         """Returns the traced phase, and the order for each client."""
         number = self._find_phase(phase_work, states)
@@ -266,17 +215,12 @@ class FlowerBackend(PythonBackend):
             "root": jax.random.key_data(phase_work.root).tolist(),
         }
         orders = self._make_orders(ids, facts, phase_work.down, states)
-        self._bits_sent[0] = sum(
-            bits_of(order["down"]) for order in orders.values()
-        )
+        self._bits_sent[0] = sum(bits_of(order["down"]) for order in orders.values())
         return self.plan.phases[number], orders
 
-    def _find_phase(
-        self, phase_work: PhaseWork, states: dict[str, Any]
-    ) -> int:
-        """Returns the number of a phase, by its code and what it has bound,
-        the forms of its message and of the clients' states, and how often its
-        name came before in the round.
+    def _find_phase(self, phase_work: PhaseWork, states: dict[str, Any]) -> int:
+        """Returns the number of a phase, by its code and what it has bound, the forms of its
+        message and of the clients' states, and how often its name came before in the round.
         """
         down = to_shapes(phase_work.down)
         held = {
@@ -304,9 +248,8 @@ class FlowerBackend(PythonBackend):
         down: PyTree,
         client_states: dict[str, Any],
     ) -> dict[int, RecordDict]:
-        """Returns the orders to some clients: `facts`, the run, and the
-        versions of their states, or the states themselves where a client has
-        none yet.
+        """Returns the orders to some clients: `facts`, the run, and the versions of their states,
+        or the states themselves where a client has none yet.
 
         The name of an order is a hash of all that the answer depends on.
         """
@@ -323,24 +266,19 @@ class FlowerBackend(PythonBackend):
         }
         orders = {}
         for k in ids:
-            own = facts | {
-                "bases": [state.name(k) for state in states.values()]
-            }
+            own = facts | {"bases": [state.name(k) for state in states.values()]}
             own["order"] = order_name(k, own, digest)
             first = {
                 f"first {name}": record_of(state.first(k))
                 for name, state in states.items()
                 if state.name(k) == NEVER
             }
-            orders[k] = RecordDict(
-                {"order": ConfigRecord(own), "down": record, **first}
-            )
+            orders[k] = RecordDict({"order": ConfigRecord(own), "down": record, **first})
         return orders
 
     def _quorum(self, orders: int) -> int:
-        """Returns the number of answers to some orders after which clients
-        that are offline are not waited for, where the run goes on without
-        them.
+        """Returns the number of answers to some orders after which clients that are offline are not
+        waited for, where the run goes on without them.
         """
         return self.engine.minimum
 
@@ -354,8 +292,8 @@ class FlowerBackend(PythonBackend):
         phase_name: str,
         read: Callable[[int, Any], Read],
     ) -> dict[int, Read]:
-        """Returns what `read` makes of the answers to some orders, by client.
-        Names the clients that are left out.
+        """Returns what `read` makes of the answers to some orders, by client. Names the clients
+        that are left out.
 
         Raises:
             NoAnswer: nobody may be.
@@ -366,14 +304,8 @@ class FlowerBackend(PythonBackend):
         roster = self.engine.roster
         for event in roster.answers(orders, kind, phase_name):
             if event is None:
-                usable = [
-                    value
-                    for value in values.values()
-                    if not getattr(value, "broken", 0)
-                ]
-                if self.setup.drop and len(usable) >= self._quorum(
-                    len(orders)
-                ):
+                usable = [value for value in values.values() if not getattr(value, "broken", 0)]
+                if self.setup.drop and len(usable) >= self._quorum(len(orders)):
                     break
                 continue
             k, answer = event
@@ -391,9 +323,7 @@ class FlowerBackend(PythonBackend):
                 values[k] = read(k, records)
             except FedaxError as error:
                 reasons[k] = one_line(error)
-            except (
-                Exception
-            ) as error:  # whatever an answer holds, it ends nobody else's run
+            except Exception as error:  # whatever an answer holds, it ends nobody else's run
                 reasons[k] = f"not an answer ({error!r})"
         for k in orders.keys() - values.keys() - reasons.keys():
             late = f"no answer within {self.engine.deadline:g} seconds"
@@ -405,9 +335,7 @@ class FlowerBackend(PythonBackend):
         for k in sorted(reasons):
             LOG.warning(LEFT_OUT, phase_name, k, reasons[k])
         if reasons and not self.setup.drop:
-            details = "; ".join(
-                f"client {k}: {reason}" for k, reason in reasons.items()
-            )
+            details = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(
                 f"{phase_name}: {details}. Once they answer, `flwr run` with the run's settings, "
                 'runs/NAME.toml, continues this run. Only a new run with on_bad_client="drop" '
@@ -415,37 +343,23 @@ class FlowerBackend(PythonBackend):
             )
         return {k: values[k] for k in orders if k in values}
 
-    def measure(
-        self, down: Any, split: str, personal: Personal | None = None
-    ) -> Sums:
-        """Sums over the examples of each client, at a model sent down or at
-        the one it uses itself.
+    def measure(self, down: Any, split: str, personal: Personal | None = None) -> Sums:
+        """Sums over the examples of each client, at a model sent down or at the one it uses itself.
 
         Returns:
-            `"count"`, the number of a client's examples, and the sums of the
-            loss and of all scores over them; zeros for a client that has not
-            answered.
+            `"count"`, the number of a client's examples, and the sums of the loss and of all scores
+            over them; zeros for a client that has not answered.
 
         Raises:
             NoAnswer: none has, or one is missing that may not be.
         """
-        sizes = [
-            getattr(client_sizes, split) for client_sizes in self.engine.sizes
-        ]
+        sizes = [getattr(client_sizes, split) for client_sizes in self.engine.sizes]
         client_states: dict[str, ClientStates] = (
-            {}
-            if personal is None or personal.states is None
-            else {"own": personal.states}
+            {} if personal is None or personal.states is None else {"own": personal.states}
         )
         names = sorted(["loss", *self.setup.task.scores])
-        number = jax.ShapeDtypeStruct(
-            (), accumulator(self.setup.layout.dtype)
-        )
-        facts = {
-            "kind": "measure",
-            "split": split,
-            "personal": personal is not None,
-        }
+        number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))
+        facts = {"kind": "measure", "split": split, "personal": personal is not None}
         asked = [k for k, size in enumerate(sizes) if size]
         orders = self._make_orders(asked, facts, down, client_states)
 
@@ -459,23 +373,17 @@ class FlowerBackend(PythonBackend):
         sums = self._ask(orders, EVALUATE, phase_name, read)
         if orders and not sums:
             raise NoAnswer(f"{phase_name}: no client has answered")
-        rows = [
-            sums.get(k, [0] * (1 + len(names))) for k in range(len(sizes))
-        ]
+        rows = [sums.get(k, [0] * (1 + len(names))) for k in range(len(sizes))]
         table = jnp.asarray(np.array(rows, number.dtype).T)
         return dict(zip(["count", *names], table, strict=True))
 
 
 def new_states(phase: TracedPhase, order: Any) -> dict[str, PyTree]:
-    """Returns the version of the states that an order makes: its name, as
-    bytes.
-    """
+    """Returns the version of the states that an order makes: its name, as bytes."""
     version = np.frombuffer(bytes.fromhex(order["order"]["order"]), np.uint8)
     return dict.fromkeys(phase.stored, jnp.asarray(version))
 
 
 def absent_result(phase: TracedPhase) -> ClientResult:
-    """Returns the result of a client that has not answered: zeros that do not
-    count.
-    """
+    """Returns the result of a client that has not answered: zeros that do not count."""
     return ClientResult(Upload(*zeros(phase.up)), {}, ABSENT)

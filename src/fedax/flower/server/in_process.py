@@ -1,6 +1,4 @@
-"""A grid in this process: the same messages, without a network, for trials
-and tests.
-"""
+"""A grid in this process: the same messages, without a network, for trials and tests."""
 
 import time
 import uuid
@@ -21,8 +19,8 @@ from fedax.flower.client.worker import Worker  # noqa: E402
 
 
 class LocalGrid:
-    """Workers as nodes 100, 101 and so on; a message is answered as soon as
-    its answer is asked for.
+    """Workers as nodes 100, 101 and so on; a message is answered as soon as its answer is asked
+    for.
 
     Args:
         workers: the clients.
@@ -35,21 +33,13 @@ class LocalGrid:
         self._sent: dict[str, Message] = {}
 
     def make_message(
-        self,
-        node: int,
-        content: RecordDict,
-        kind: str,
-        group: str,
-        ttl: float,
+        self, node: int, content: RecordDict, kind: str, group: str, ttl: float
     ) -> Message:
         """Returns a message with a name.
 
-        Flower's own constructor works only in processes that Flower has
-        started.
+        Flower's own constructor works only in processes that Flower has started.
         """
-        metadata = Metadata(
-            1, uuid.uuid4().hex, 1, node, "", group, time.time(), ttl, kind
-        )
+        metadata = Metadata(1, uuid.uuid4().hex, 1, node, "", group, time.time(), ttl, kind)
         make: Any = Message
         return make(content=content, metadata=metadata)
 
@@ -76,22 +66,17 @@ class LocalGrid:
 
 
 def in_process(
-    task: Task,
-    folder: Path | str,
-    assignments: Sequence[Assignment],
-    **options: Any,
+    task: Task, folder: Path | str, assignments: Sequence[Assignment], **options: Any
 ) -> Flower:
-    """Returns an engine whose clients all run in this process, without a
-    network.
+    """Returns an engine whose clients all run in this process, without a network.
 
-    Server and clients exchange the messages of a deployment, so a method that
-    runs here also runs deployed.
+    Server and clients exchange the messages of a deployment, so a method that runs here also runs
+    deployed.
 
     Args:
         task: the task with the examples of all clients.
         folder: where the clients store their states, a subfolder each.
-        assignments: the runs that the clients take part in. They refuse
-            others.
+        assignments: the runs that the clients take part in. They refuse others.
         options: of `fedax.Flower`, such as `deadline` and `minimum`.
 
     Raises:
@@ -99,21 +84,12 @@ def in_process(
 
     >>> import tempfile, fedax
     >>> from fedax.flower import Assignment, in_process
-    >>> task = fedax.Task(
-    ...     0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]]
-    ... )
+    >>> task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
     >>> solver, schedule = fedax.SGD(0.5), fedax.Schedule()
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     engine = in_process(
-    ...         task, folder, [Assignment(fedax.FedAvg(), solver, schedule)]
-    ...     )
+    ...     engine = in_process(task, folder, [Assignment(fedax.FedAvg(), solver, schedule)])
     ...     history = fedax.run(
-    ...         fedax.FedAvg(),
-    ...         task,
-    ...         solver=solver,
-    ...         schedule=schedule,
-    ...         engine=engine,
-    ...         rounds=3,
+    ...         fedax.FedAvg(), task, solver=solver, schedule=schedule, engine=engine, rounds=3
     ...     )
     >>> round(float(history.params), 4)
     3.0625

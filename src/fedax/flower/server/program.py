@@ -1,5 +1,5 @@
-"""The rounds of a deployed run, and its observers' view: sums that the
-clients form over their own examples.
+"""The rounds of a deployed run, and its observers' view: sums that the clients form over their own
+examples.
 """
 
 import functools
@@ -16,30 +16,18 @@ from fedax.core.task import Task
 from fedax.engine.backends.python_rounds import PythonProgram
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import ProgramInputs, RunCarry
-from fedax.engine.round.evaluation import (
-    CompiledView,
-    ModelsOfClients,
-    empty_cohort,
-)
+from fedax.engine.round.evaluation import CompiledView, ModelsOfClients, empty_cohort
 from fedax.engine.round.single_client import with_sizes
 from fedax.errors import InvalidInput
 from fedax.flower.server.backend import FlowerBackend, Sums
 from fedax.flower.server.engine import Flower
 from fedax.flower.server.secure import SecureBackend
-from fedax.observe.base import (
-    Gradients,
-    Observer,
-    OfClients,
-    Split,
-    View,
-    compute_all,
-)
+from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
 from fedax.utils.layout import accumulator
 
 REMEMBERED = 20
-"""Rounds after which clients drop versions of their memories, where no
-checkpoint tells which are needed.
-"""
+"""Rounds after which clients drop versions of their memories, where no checkpoint tells which are
+needed."""
 
 
 class FlowerProgram(PythonProgram):
@@ -48,13 +36,9 @@ class FlowerProgram(PythonProgram):
     def __init__(self, inputs: ProgramInputs, engine: Flower) -> None:
         setup = inputs.setup
         backend = SecureBackend if engine.secure else FlowerBackend
-        super().__init__(
-            inputs, lambda setup, root: backend(setup, root, engine)
-        )
+        super().__init__(inputs, lambda setup, root: backend(setup, root, engine))
         sizes = {
-            name: [
-                getattr(client_sizes, name) for client_sizes in engine.sizes
-            ]
+            name: [getattr(client_sizes, name) for client_sizes in engine.sizes]
             for name in setup.task.data.parts
         }
         self.task = with_sizes(setup.task, sizes)
@@ -66,35 +50,25 @@ class FlowerProgram(PythonProgram):
         if first and not self._checkpoint_rounds and not self._rounds_done:
             self._checkpoint_rounds.append(first)
         self._rounds_done = first + count
-        floor = (
-            self._checkpoint_rounds[0]
-            if self._checkpoint_rounds
-            else first - REMEMBERED
-        )
+        floor = self._checkpoint_rounds[0] if self._checkpoint_rounds else first - REMEMBERED
         for backend, _ in self.runs:
             backend.floor = max(floor, 0)
         return super().advance(states, first, count)
 
     def gather_carries(self, states: Any) -> list[RunCarry]:
-        """Returns the states for a checkpoint, of which the last two are
-        kept; clients keep their states.
+        """Returns the states for a checkpoint, of which the last two are kept; clients keep their
+        states.
         """
-        self._checkpoint_rounds = [
-            *self._checkpoint_rounds,
-            self._rounds_done,
-        ][-2:]
+        self._checkpoint_rounds = [*self._checkpoint_rounds, self._rounds_done][-2:]
         return self.split(states)
 
     def check(self, observers: Sequence[Observer]) -> None:
-        """Refuses what asks for more than sums over a client's examples,
-        without asking a client.
+        """Refuses what asks for more than sums over a client's examples, without asking a client.
 
         Raises:
             InvalidInput: personal models; the first such observer, by name.
         """
-        if any(
-            isinstance(observer, ModelsOfClients) for observer in observers
-        ):
+        if any(isinstance(observer, ModelsOfClients) for observer in observers):
             allowed = "False with the Flower engine: the clients' own models stay with them"
             raise InvalidInput.of("run(personal=...)", True, allowed)
         for observer in observers:
@@ -104,16 +78,10 @@ class FlowerProgram(PythonProgram):
                     jax.eval_shape(look, backend.plan.state)
                 except InvalidInput as error:
                     reason = f"{type(observer).__name__} is for no deployed run: {str(error)[:-1]}"
-                    raise InvalidInput.because(
-                        "run(observe=...)", reason
-                    ) from error
+                    raise InvalidInput.because("run(observe=...)", reason) from error
 
-    def _look(
-        self, observer: Observer, setup: Setup, state: Any
-    ) -> dict[str, Any]:
-        """Computes the metrics of an observer of clients that have
-        answered.
-        """
+    def _look(self, observer: Observer, setup: Setup, state: Any) -> dict[str, Any]:
+        """Computes the metrics of an observer of clients that have answered."""
         clients = setup.population.clients
         layout = setup.layout
 
@@ -125,16 +93,10 @@ class FlowerProgram(PythonProgram):
         return observer(FlowerView(self.task, setup, measure, state, worked))
 
     def metrics(
-        self,
-        run: int,
-        carry: RunCarry,
-        worked: Cohort,
-        observers: tuple[Observer, ...],
+        self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
         backend, _ = self.runs[run]
-        view = FlowerView(
-            self.task, backend.setup, backend.measure, carry.state, worked
-        )
+        view = FlowerView(self.task, backend.setup, backend.measure, carry.state, worked)
         metrics = compute_all(observers, view)
         if self.setup.drop and view.measured_clients is not None:
             metrics["measured_clients"] = np.asarray(view.measured_clients)
@@ -142,11 +104,10 @@ class FlowerProgram(PythonProgram):
 
 
 class FlowerView(View):
-    """See `View`. Clients that are left out are NaN, and do not count in
-    sums.
+    """See `View`. Clients that are left out are NaN, and do not count in sums.
 
-    A central test set is the server's own. Gradients and memories of single
-    clients are nothing that an observer may ask for.
+    A central test set is the server's own. Gradients and memories of single clients are nothing
+    that an observer may ask for.
 
     Args:
         task: with everybody's sizes and nobody's examples.
@@ -182,9 +143,7 @@ class FlowerView(View):
     def weights(self) -> Float[Array, "clients"] | None:
         raise _refusal("weights that clients remember")
 
-    def each(
-        self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]
-    ) -> Any:
+    def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         raise _refusal("losses and gradients of single clients")
 
     def cohort(self) -> Cohort:
@@ -193,32 +152,19 @@ class FlowerView(View):
             raise InvalidInput.because("run(observe=...)", reason)
         return self._worked
 
-    def per_client(
-        self, split: OfClients, score: str
-    ) -> Float[Array, "clients"]:
+    def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         return self._means(split, score, False)
 
-    def personal(
-        self, split: OfClients, score: str
-    ) -> Float[Array, "clients"]:
+    def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         return self._means(split, score, self._personal is not None)
 
-    def _means(
-        self, split: str, score: str, personal: bool
-    ) -> Float[Array, "clients"]:
+    def _means(self, split: str, score: str, personal: bool) -> Float[Array, "clients"]:
         sums = self._sums(split, personal)
-        return jnp.where(
-            sums["count"] > 0, sums[score] / sums["count"], jnp.nan
-        )
+        return jnp.where(sums["count"] > 0, sums[score] / sums["count"], jnp.nan)
 
     def measured(self, split: OfClients) -> Bool[Array, "clients"]:
-        # asked after `per_client` or `personal`, which share the answers that
-        # came
-        answered = [
-            sums
-            for (name, _), sums in self._answered.items()
-            if name == split
-        ]
+        # asked after `per_client` or `personal`, which share the answers that came
+        answered = [sums for (name, _), sums in self._answered.items() if name == split]
         counts = [sums["count"] for sums in answered or [self._sums(split)]]
         return (jnp.stack(counts) > 0).all(axis=0)
 
@@ -238,18 +184,12 @@ class FlowerView(View):
 
     @property
     def measured_clients(self) -> int | None:
-        """The fewest clients whose sums a metric is of, None if none is of
-        clients' sums.
-        """
-        counts = [
-            int((sums["count"] > 0).sum()) for sums in self._answered.values()
-        ]
+        """The fewest clients whose sums a metric is of, None if none is of clients' sums."""
+        counts = [int((sums["count"] > 0).sum()) for sums in self._answered.values()]
         return min(counts, default=None)
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
-        return jnp.broadcast_to(
-            self.overall("central", score), (self.task.train.clients,)
-        )
+        return jnp.broadcast_to(self.overall("central", score), (self.task.train.clients,))
 
     def gradients(self) -> Gradients:
         raise _refusal("gradients of single clients")
@@ -258,9 +198,7 @@ class FlowerView(View):
         if (split, personal) not in self._answered:
             model = self._personal if personal else None
             down = self.w if model is None else model.down
-            self._answered[split, personal] = self._measure(
-                down, split, model
-            )
+            self._answered[split, personal] = self._measure(down, split, model)
         return self._answered[split, personal]
 
 

@@ -1,7 +1,6 @@
 """Comparison of a module's programs with what PyTorch itself computes.
 
-`torch.export` leaves out what acts on gradients alone, and keeps what Python
-decides once.
+`torch.export` leaves out what acts on gradients alone, and keeps what Python decides once.
 """
 
 import copy
@@ -19,20 +18,13 @@ from fedax.core import InvalidInput
 from fedax.models.torch_modules.program import as_tensor, float_type
 from fedax.models.torch_modules.recurrent import Draw
 
-Run = Callable[
-    [PyTree, PyTree, Sequence[Any], Draw | None], tuple[PyTree, PyTree]
-]
-"""Outputs and new state, of parameters, state, inputs and a source of random
-numbers.
-"""
+Run = Callable[[PyTree, PyTree, Sequence[Any], Draw | None], tuple[PyTree, PyTree]]
+"""Outputs and new state, of parameters, state, inputs and a source of random numbers."""
 Values = dict[str, dict[Any, np.ndarray]]
-"""Arrays by their kind (output, buffer or gradient) and their number or
-name.
-"""
+"""Arrays by their kind (output, buffer or gradient) and their number or name."""
 _SMALL = 0.01
-"""Part of the largest array of its kind below which an array is measured by
-that one: where terms cancel out, rounding is all that is left.
-"""
+"""Part of the largest array of its kind below which an array is measured by that one: where terms
+cancel out, rounding is all that is left."""
 _HINT = (
     "torch.export leaves out what acts on gradients alone (detach, no_grad, hooks, "
     "autograd.Function) and keeps what Python decides once. Freeze parameters by "
@@ -41,14 +33,9 @@ _HINT = (
 
 
 def refuse_unequal(
-    module: Any,
-    run: Run,
-    params: PyTree,
-    state: PyTree,
-    inputs: Sequence[np.ndarray],
+    module: Any, run: Run, params: PyTree, state: PyTree, inputs: Sequence[np.ndarray]
 ) -> None:
-    """Compares outputs, new buffers and gradients with PyTorch's, in training
-    and evaluation.
+    """Compares outputs, new buffers and gradients with PyTorch's, in training and evaluation.
 
     Args:
         module: it is not changed.
@@ -66,13 +53,8 @@ def refuse_unequal(
     tolerance = 10 * torch.finfo(float_type(module)).eps ** 0.5
     for mode in ("training", "evaluation"):
         reference = copy.deepcopy(module).train(mode == "training")
-        for (
-            name,
-            parameter,
-        ) in module.named_parameters():  # `deepcopy` leaves their hooks out
-            reference.get_parameter(
-                name
-            )._backward_hooks = parameter._backward_hooks
+        for name, parameter in module.named_parameters():  # `deepcopy` leaves their hooks out
+            reference.get_parameter(name)._backward_hooks = parameter._backward_hooks
         draw = (lambda rate, shape: rate) if mode == "training" else None
         computed = _run_in_jax(module, run, params, state, inputs, draw)
         # what a forward counts differs in the second call
@@ -84,17 +66,13 @@ def refuse_unequal(
                     # PyTorch has no gradient where none arrives
                     other = expected[kind].get(name, np.zeros_like(array))
                     bound = tolerance * (_size(other) + _SMALL * largest)
-                    if not np.allclose(
-                        array, other, 0, bound, equal_nan=True
-                    ):
+                    if not np.allclose(array, other, 0, bound, equal_nan=True):
                         difference = np.max(np.abs(array - other))
                         reason = (
                             f"in {mode}, the {kind} {name!r} differs from PyTorch's by "
                             f"{difference:.2g}"
                         )
-                        raise InvalidInput.because(
-                            "models.torch(module=...)", reason, _HINT
-                        )
+                        raise InvalidInput.because("models.torch(module=...)", reason, _HINT)
 
 
 def _run_in_jax(
@@ -105,11 +83,7 @@ def _run_in_jax(
     inputs: Sequence[np.ndarray],
     draw: Draw | None,
 ) -> Values:
-    trained = {
-        name: params[name]
-        for name, p in module.named_parameters()
-        if p.requires_grad
-    }
+    trained = {name: params[name] for name, p in module.named_parameters() if p.requires_grad}
 
     def loss(trained: PyTree) -> tuple[Any, tuple[list[Array], Any]]:
         outputs, new_state = run(params | trained, state, inputs, draw)
@@ -125,33 +99,21 @@ def _run_in_jax(
     # it runs once: compiling it takes most of the time
     options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
     gradients, (leaves, new_state) = program.compile(options)(trained)
-    found = {
-        "output": dict(enumerate(leaves)),
-        "buffer": new_state or {},
-        "gradient": gradients,
-    }
+    found = {"output": dict(enumerate(leaves)), "buffer": new_state or {}, "gradient": gradients}
     return jax.tree.map(np.asarray, found)
 
 
-def _run_in_torch(
-    module: Any, state: PyTree, inputs: Sequence[np.ndarray]
-) -> Values:
+def _run_in_torch(module: Any, state: PyTree, inputs: Sequence[np.ndarray]) -> Values:
     import torch  # pyright: ignore[reportMissingImports]
     from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
         TorchDispatchMode,
     )
 
     class MeanDraws(TorchDispatchMode):
-        """Dropout that multiplies by the mean of its draws, so that nothing
-        is random.
-        """
+        """Dropout that multiplies by the mean of its draws, so that nothing is random."""
 
         def __torch_dispatch__(
-            self,
-            function: Any,
-            types: Any,
-            args: Any = (),
-            kwargs: Any = None,
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if function is torch.ops.aten.bernoulli_.float:
                 return args[0].fill_(*(args[1:] or (0.5,)))
@@ -166,20 +128,14 @@ def _run_in_torch(
         outputs = module(*(as_tensor(module, array) for array in inputs))
     if _read_generators() != drawn:
         reason = "forward draws random numbers of Python or NumPy, which a program would keep"
-        raise InvalidInput.because(
-            "models.torch(module=...)", reason, "Draw them by nn.Dropout."
-        )
+        raise InvalidInput.because("models.torch(module=...)", reason, "Draw them by nn.Dropout.")
     leaves = [torch.as_tensor(leaf) for leaf in jax.tree.leaves(outputs)]
     loss = torch.zeros((), requires_grad=True)
     for leaf, weight in _weigh(leaves):
         if leaf.is_floating_point():
             loss = loss + (leaf * torch.from_numpy(weight).to(leaf)).sum()
     loss.backward()
-    gradients = {
-        name: p.grad
-        for name, p in module.named_parameters()
-        if p.grad is not None
-    }
+    gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
     found = {
         "output": dict(enumerate(leaves)),
         "buffer": {name: buffers[name] for name in state or ()},
@@ -194,9 +150,7 @@ def _read_generators() -> bytes:
 
 
 def _weigh(leaves: Sequence[Any]) -> list[tuple[Any, np.ndarray]]:
-    """Returns outputs with their weights in the loss, the same in each
-    call.
-    """
+    """Returns outputs with their weights in the loss, the same in each call."""
     rng = np.random.default_rng(0)
     return [(leaf, rng.normal(size=tuple(leaf.shape))) for leaf in leaves]
 

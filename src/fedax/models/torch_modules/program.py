@@ -1,6 +1,4 @@
-"""PyTorch's exported graph of a module, with JAX's functions for its
-operators.
-"""
+"""PyTorch's exported graph of a module, with JAX's functions for its operators."""
 
 import dataclasses
 import warnings
@@ -52,10 +50,7 @@ class Program:
     exported: Any
 
     def __call__(
-        self,
-        tensors: Mapping[str, Any],
-        inputs: Sequence[Any],
-        draw: Draw | None = None,
+        self, tensors: Mapping[str, Any], inputs: Sequence[Any], draw: Draw | None = None
     ) -> tuple[PyTree, dict[str, Any]]:
         """Returns outputs, and by name the buffers that the module changes.
 
@@ -74,18 +69,11 @@ class Program:
                 case "USER_INPUT":
                     values.append(jnp.asarray(next(remaining)))
                 case "CONSTANT_TENSOR":
-                    values.append(
-                        jnp.asarray(
-                            self.exported.constants[spec.target].numpy()
-                        )
-                    )
+                    values.append(jnp.asarray(self.exported.constants[spec.target].numpy()))
                 case _:
                     values.append(jnp.asarray(tensors[spec.target]))
         # PyTorch's rules are those of "standard" and "allow"
-        with (
-            jax.numpy_dtype_promotion("standard"),
-            jax.numpy_rank_promotion("allow"),
-        ):
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             interpreter = torch.fx.Interpreter(self.exported.graph_module)
             returned = interpreter.run(*values, enable_io_processing=False)
         outputs = []
@@ -101,16 +89,10 @@ class Program:
     def updates(self) -> list[str]:
         """The names of the buffers that the module changes."""
         specs = self.exported.graph_signature.output_specs
-        return [
-            spec.target
-            for spec in specs
-            if spec.kind.name == "BUFFER_MUTATION"
-        ]
+        return [spec.target for spec in specs if spec.kind.name == "BUFFER_MUTATION"]
 
 
-def export(
-    module: Any, inputs: Sequence[np.ndarray], *, training: bool
-) -> Program:
+def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Program:
     """Returns a module's program.
 
     Args:
@@ -119,33 +101,27 @@ def export(
         training: the mode.
 
     Raises:
-        InvalidInput: operators that have no function here. Other errors are
-            PyTorch's.
+        InvalidInput: operators that have no function here. Other errors are PyTorch's.
     """
     import torch  # pyright: ignore[reportMissingImports]
 
     module.train(training)
     examples = tuple(as_tensor(module, array) for array in inputs)
-    # one name for all inputs: PyTorch refuses what it decides by the number
-    # of examples
+    # one name for all inputs: PyTorch refuses what it decides by the number of examples
     batch = torch.export.Dim("batch")
     shapes = torch.export.ShapesCollection()
     for example in examples:
         shapes[example] = {0: batch}
     table = torch.export.default_decompositions()
     table.update(
-        torch._decomp.get_decompositions(
-            [getattr(torch.ops.aten, name) for name in _BROKEN_DOWN]
-        )
+        torch._decomp.get_decompositions([getattr(torch.ops.aten, name) for name in _BROKEN_DOWN])
     )
     for overload in list(table):
         if str(overload).removeprefix("aten.") in _KEPT:
             del table[overload]
     with torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of PyTorch about itself
-        exported = torch.export.export(
-            module, examples, dynamic_shapes=shapes
-        )
+        exported = torch.export.export(module, examples, dynamic_shapes=shapes)
         exported = exported.run_decompositions(table)
     graph = exported.graph_module.graph
     _refuse(graph.nodes, training, float_type(module))
@@ -160,22 +136,16 @@ def export(
             if name in DRAWING:
                 node.args = (draw, *node.args)
             node.kwargs = {
-                key: _convert(value)
-                for key, value in node.kwargs.items()
-                if key not in _IGNORED
+                key: _convert(value) for key, value in node.kwargs.items() if key not in _IGNORED
             }
     return Program(exported)
 
 
 def float_type(module: Any) -> Any:
-    """Returns the type of a module's real parameters, which its real inputs
-    get too.
-    """
+    """Returns the type of a module's real parameters, which its real inputs get too."""
     import torch  # pyright: ignore[reportMissingImports]
 
-    types = (
-        p.dtype for p in module.parameters() if p.dtype.is_floating_point
-    )
+    types = (p.dtype for p in module.parameters() if p.dtype.is_floating_point)
     return next(types, torch.float32)
 
 
@@ -190,16 +160,13 @@ def as_tensor(module: Any, array: np.ndarray) -> Any:
 
 
 def _name(node: Any) -> str:
-    """Returns the name of a node's operator, "" for functions of Python and
-    other nodes.
-    """
+    """Returns the name of a node's operator, "" for functions of Python and other nodes."""
     packet = getattr(node.target, "overloadpacket", None)
     return "" if packet is None else packet.__name__
 
 
 def _refuse(nodes: Any, training: bool, float_type: Any) -> None:
-    """Refuses operators without a function, and arithmetic in 64 bits that
-    JAX would do in 32.
+    """Refuses operators without a function, and arithmetic in 64 bits that JAX would do in 32.
 
     Raises:
         InvalidInput: names the operators.
@@ -211,9 +178,7 @@ def _refuse(nodes: Any, training: bool, float_type: Any) -> None:
     wide = set()
     for node in nodes:
         name = _name(node)
-        if name and (
-            name not in FUNCTIONS or (name == "bernoulli" and not training)
-        ):
+        if name and (name not in FUNCTIONS or (name == "bernoulli" and not training)):
             unknown.add(str(node.target))
         kind = getattr(node.meta.get("val"), "dtype", None)
         is_long = kind == torch.int64 and name in _PRODUCTS
@@ -222,37 +187,24 @@ def _refuse(nodes: Any, training: bool, float_type: Any) -> None:
     mode = "training" if training else "evaluation"
     if unknown:
         got = f"the operators {', '.join(sorted(unknown))} in {mode}"
-        allowed = (
-            'operators that "PyTorch modules" in the documentation lists'
-        )
+        allowed = 'operators that "PyTorch modules" in the documentation lists'
         raise InvalidInput.found("models.torch(module=...)", got, allowed)
     if wide:
         hint = "Write x.int() or x.float(), or set jax_enable_x64."
         raise InvalidInput.found(
-            "models.torch(module=...)",
-            ", ".join(sorted(wide)),
-            "arithmetic in 32 bits",
-            hint,
+            "models.torch(module=...)", ", ".join(sorted(wide)), "arithmetic in 32 bits", hint
         )
 
 
 def _is_plain(lstm: Any) -> bool:
-    """Returns whether an LSTM starts at zeros, and nothing reads its last
-    cells.
-    """
+    """Returns whether an LSTM starts at zeros, and nothing reads its last cells."""
     starts: Any = lstm.args[1]
-    is_at_zero = all(
-        _name(start) == "full" and start.args[1] == 0 for start in starts
-    )
-    return is_at_zero and not any(
-        user.args[1] == 2 and user.users for user in lstm.users
-    )
+    is_at_zero = all(_name(start) == "full" and start.args[1] == 0 for start in starts)
+    return is_at_zero and not any(user.args[1] == 2 and user.users for user in lstm.users)
 
 
 def _convert(value: Any) -> Any:
-    """Returns a type of PyTorch as JAX has it, and other values as they
-    are.
-    """
+    """Returns a type of PyTorch as JAX has it, and other values as they are."""
     is_type = type(value).__name__ == "dtype"
     name = str(value).removeprefix("torch.")
     return jax.dtypes.canonicalize_dtype(name) if is_type else value

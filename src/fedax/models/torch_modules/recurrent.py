@@ -1,6 +1,4 @@
-"""Recurrent layers of PyTorch's exported graphs, and the operator that draws
-random numbers.
-"""
+"""Recurrent layers of PyTorch's exported graphs, and the operator that draws random numbers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,9 +15,7 @@ Draw = Callable[[float, Sequence[int]], Array | float]
 """Draws an array of a shape that is True with a probability."""
 State = tuple[Array, ...]
 Cell = Callable[[State, Array, Array], State]
-"""The next state, of the state, the projected inputs and the projected hidden
-state.
-"""
+"""The next state, of the state, the projected inputs and the projected hidden state."""
 
 
 class Draws:
@@ -32,9 +28,7 @@ class Draws:
     def __call__(self, probability: float, shape: Sequence[int]) -> Array:
         """Returns an array that is True with a probability."""
         self.count += 1
-        return jax.random.bernoulli(
-            jax.random.fold_in(self.key, self.count), probability, shape
-        )
+        return jax.random.bernoulli(jax.random.fold_in(self.key, self.count), probability, shape)
 
 
 def _bernoulli(draw: Draw, x: Array, rate: float) -> Array:
@@ -45,11 +39,7 @@ def _bernoulli(draw: Draw, x: Array, rate: float) -> Array:
 def _drop(draw: Draw | None, x: Array, rate: float) -> Array:
     if draw is None or rate == 0:
         return x
-    return (
-        x * draw(1 - rate, x.shape) / (1 - rate)
-        if rate < 1
-        else jnp.zeros_like(x)
-    )
+    return x * draw(1 - rate, x.shape) / (1 - rate) if rate < 1 else jnp.zeros_like(x)
 
 
 def _lstm_cell(state: State, inputs: Array, hidden: Array) -> State:
@@ -71,22 +61,17 @@ def _rnn_cell(activation: Callable[[Array], Array]) -> Cell:
     return lambda state, inputs, hidden: (activation(inputs + hidden),)
 
 
-def _run_layer(
-    cell: Cell, x: Array, params: Sequence[Array], start: State
-) -> tuple[Array, State]:
-    """Returns the states after every step of (steps, batch, features), and
-    the last state.
+def _run_layer(cell: Cell, x: Array, params: Sequence[Array], start: State) -> tuple[Array, State]:
+    """Returns the states after every step of (steps, batch, features), and the last state.
 
-    Without a start it is an LSTM that starts at zeros and whose last cells
-    nothing reads: fedax has that recurrence.
+    Without a start it is an LSTM that starts at zeros and whose last cells nothing reads: fedax has
+    that recurrence.
     """
     kernel, recurrent, *biases = params
     inputs = linear(x, kernel)
     if not start:
         peepholes = jnp.zeros((3, recurrent.shape[1]), x.dtype)
-        states: Any = recur(
-            sum(biases, inputs), recurrent.T, peepholes, False
-        )
+        states: Any = recur(sum(biases, inputs), recurrent.T, peepholes, False)
         return states, (states[-1],)
     bias, recurrent_bias = biases or (0, 0)
 
@@ -106,16 +91,11 @@ def _recurrence(cell: Cell) -> Callable[..., tuple[Array, ...]]:
         params: Sequence[Array],
         *settings: Any,
     ) -> tuple[Array, ...]:
-        """Returns the last layer's states after every step, and the last
-        states of all layers.
-        """
-        biases, layers, dropout, training, bidirectional, batch_first = (
-            settings
-        )
+        """Returns the last layer's states after every step, and the last states of all layers."""
+        biases, layers, dropout, training, bidirectional, batch_first = settings
         starts = [start] if isinstance(start, jax.Array) else start or ()
         x = x.swapaxes(0, 1) if batch_first else x
-        # arrays of a layer and direction: two kernels, and two biases if
-        # there are any
+        # arrays of a layer and direction: two kernels, and two biases if there are any
         count = 4 if biases else 2
         directions = 2 if bidirectional else 1
         ends = []
@@ -128,9 +108,7 @@ def _recurrence(cell: Cell) -> Callable[..., tuple[Array, ...]]:
                 own_start = tuple(array[index] for array in starts)
                 # the second direction reads the steps from the end
                 order = slice(None, None, -1 if index % directions else 1)
-                states, end = _run_layer(
-                    cell, x[order], own_params, own_start
-                )
+                states, end = _run_layer(cell, x[order], own_params, own_start)
                 outputs.append(states[order])
                 ends.append(end)
             x = jnp.concatenate(outputs, axis=2)
@@ -142,15 +120,10 @@ def _recurrence(cell: Cell) -> Callable[..., tuple[Array, ...]]:
 
 DRAWING: dict[str, Callable[..., Any]] = {
     "bernoulli": _bernoulli,
-    "native_dropout": lambda draw, x, rate, training: (
-        _drop(draw, x, rate),
-        None,
-    ),
+    "native_dropout": lambda draw, x, rate, training: (_drop(draw, x, rate), None),
     "lstm": _recurrence(_lstm_cell),
     "gru": _recurrence(_gru_cell),
     "rnn_tanh": _recurrence(_rnn_cell(jnp.tanh)),
     "rnn_relu": _recurrence(_rnn_cell(jax.nn.relu)),
 }
-"""Functions by the operators' names whose first argument is a `Draw`, or None
-in evaluation.
-"""
+"""Functions by the operators' names whose first argument is a `Draw`, or None in evaluation."""

@@ -1,5 +1,5 @@
-"""Statistics of comparisons: paired t-tests on the draws of the data,
-corrected for their number.
+"""Statistics of comparisons: paired t-tests on the draws of the data, corrected for their
+number.
 """
 
 import math
@@ -11,9 +11,7 @@ import scipy  # `scipy.stats` is imported on demand
 from scipy import special
 
 LEVEL = 0.05
-"""Significance level of every verdict; intervals have the confidence 1 -
-LEVEL.
-"""
+"""Significance level of every verdict; intervals have the confidence 1 - LEVEL."""
 _LARGE = 1e6  # from here on numbers have an exponent
 
 
@@ -21,11 +19,11 @@ class Effect(NamedTuple):
     """Mean difference with its confidence interval.
 
     Attributes:
-        mean, low, high: the mean over the units and its 95 % confidence
-            interval (Student's t); NaN where there is none.
-        ahead, behind: p-values of the two verdicts, that it is above and that
-            it is below zero, each twice the one-sided one, so that it is at
-            most `LEVEL` where the interval is above (below) zero.
+        mean, low, high: the mean over the units and its 95 % confidence interval (Student's t); NaN
+            where there is none.
+        ahead, behind: p-values of the two verdicts, that it is above and that it is below zero,
+            each twice the one-sided one, so that it is at most `LEVEL` where the interval is above
+            (below) zero.
         units: how many there are.
         unit: `"draws"` of the data or `"seeds"`.
     """
@@ -39,69 +37,47 @@ class Effect(NamedTuple):
     unit: str
 
 
-def interval_text(
-    mean: float, low: float, high: float, sign: str = ""
-) -> str:
+def interval_text(mean: float, low: float, high: float, sign: str = "") -> str:
     """Returns a mean with its interval where there is one.
 
     >>> interval_text(1.2, 0.3, 2.1, "+")
     '+1.2 [0.3, 2.1]'
     """
-    interval = (
-        f" [{digits(low)}, {digits(high)}]" if math.isfinite(low) else ""
-    )
+    interval = f" [{digits(low)}, {digits(high)}]" if math.isfinite(low) else ""
     return f"{digits(mean, sign)}{interval}"
 
 
 def digits(value: float, sign: str = "") -> str:
-    """Returns a number with three significant digits, and with all digits
-    before the point of numbers below a million.
+    """Returns a number with three significant digits, and with all digits before the point of
+    numbers below a million.
 
     >>> digits(0.12345), digits(1234.5), digits(2.0, "+"), digits(2.5e6)
     ('0.123', '1234', '+2', '2.5e+06')
     """
-    return (
-        f"{value:{sign}.0f}"
-        if 1000 <= abs(value) < _LARGE
-        else f"{value:{sign}.3g}"
-    )
+    return f"{value:{sign}.0f}" if 1000 <= abs(value) < _LARGE else f"{value:{sign}.3g}"
 
 
-def mean_text(
-    mean: float, deviation: float = math.nan, sign: str = " ± "
-) -> str:
-    """Formats a mean with its deviation, with decimals up to the deviation's
-    second significant digit.
+def mean_text(mean: float, deviation: float = math.nan, sign: str = " ± ") -> str:
+    """Formats a mean with its deviation, with decimals up to the deviation's second significant
+    digit.
 
-    Without a deviation, or with one of zero, the mean has three significant
-    digits. All digits before the point are shown. Numbers below 1e-4 and from
-    a million on have an exponent.
+    Without a deviation, or with one of zero, the mean has three significant digits. All digits
+    before the point are shown. Numbers below 1e-4 and from a million on have an exponent.
 
-    >>> (
-    ...     mean_text(0.0012446, 1e-5),
-    ...     mean_text(1235.5678, 1.0),
-    ...     mean_text(88.98),
-    ... )
+    >>> mean_text(0.0012446, 1e-5), mean_text(1235.5678, 1.0), mean_text(88.98)
     ('0.001245 ± 0.000010', '1235.6 ± 1.0', '89.0')
     >>> mean_text(3.1e-7, 1e-8), mean_text(196923771.0, 137402040.0)
     ('3.10e-07 ± 1.0e-08', '2.0e+08 ± 1.4e+08')
     """
     has_deviation = math.isfinite(deviation)
     # the decimal exponent of the last digit shown
-    last = (
-        _exponent(deviation, 2) - 1
-        if has_deviation and deviation
-        else _exponent(mean, 3) - 2
-    )
+    last = _exponent(deviation, 2) - 1 if has_deviation and deviation else _exponent(mean, 3) - 2
     if mean:
-        # more than six digits of a mean of single-precision numbers are
-        # rounding errors
+        # more than six digits of a mean of single-precision numbers are rounding errors
         last = max(last, _exponent(mean, 6) - 5)
     size = max(abs(mean), deviation) if has_deviation else abs(mean)
     if 0 < size < 1e-4 or size >= _LARGE:
-        text = (
-            f"{mean:z.{max(_exponent(mean, 3) - last, 0)}e}" if mean else "0"
-        )
+        text = f"{mean:z.{max(_exponent(mean, 3) - last, 0)}e}" if mean else "0"
         return text + (f"{sign}{deviation:.1e}" if has_deviation else "")
     decimals = max(-last, 0)
     text = f"{mean:z.{decimals}f}"
@@ -109,23 +85,17 @@ def mean_text(
         return text
     # a deviation that is not zero is not shown as zero
     is_hidden = deviation > 0 and round(deviation, decimals) == 0
-    return (
-        text
-        + sign
-        + (f"{deviation:.1e}" if is_hidden else f"{deviation:.{decimals}f}")
-    )
+    return text + sign + (f"{deviation:.1e}" if is_hidden else f"{deviation:.{decimals}f}")
 
 
 def _exponent(value: float, count: int) -> int:
-    """Returns the decimal exponent of a number that is rounded to `count`
-    significant digits.
-    """
+    """Returns the decimal exponent of a number that is rounded to `count` significant digits."""
     return int(f"{value:.{count - 1}e}".partition("e")[2])
 
 
 def units_of(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, str]:
-    """Returns the units of statistics: the means over the seeds of each draw
-    of the data if there are several, else the seeds.
+    """Returns the units of statistics: the means over the seeds of each draw of the data if there
+    are several, else the seeds.
     """
     distinct = np.unique(draws)
     if len(distinct) < 2:
@@ -138,8 +108,7 @@ def units_of(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def deviation_of(values: np.ndarray) -> float:
-    """Returns the sample standard deviation; NaN for a single value and where
-    one is not finite.
+    """Returns the sample standard deviation; NaN for a single value and where one is not finite.
 
     >>> deviation_of(np.array([1.0, 3.0])), deviation_of(np.array([1.0]))
     (1.4142135623730951, nan)
@@ -152,9 +121,8 @@ def deviation_of(values: np.ndarray) -> float:
 def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     """Computes the effect that differences of some units show.
 
-    With infinite differences (runs that never reach a value) it is the sign
-    test. With `exact` ones, which do not depend on chance, all units have to
-    agree. A single unit decides nothing.
+    With infinite differences (runs that never reach a value) it is the sign test. With `exact`
+    ones, which do not depend on chance, all units have to agree. A single unit decides nothing.
 
     >>> effect = effect_of(np.array([1.0, 1.2, 1.1]), "seeds")
     >>> interval_text(effect.mean, effect.low, effect.high, "+")
@@ -168,21 +136,13 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
         return effect
     finite = bool(np.isfinite(values).all())
     # of infinite values the median is still meaningful
-    effect = effect._replace(
-        mean=float(values.mean() if finite else np.median(values))
-    )
+    effect = effect._replace(mean=float(values.mean() if finite else np.median(values)))
     if exact:
         # all units agree (p = 0), or nothing is decided (p = 1)
-        return effect._replace(
-            ahead=float(above < count), behind=float(below < count)
-        )
+        return effect._replace(ahead=float(above < count), behind=float(below < count))
     if not finite:
-        # the sign test: at least k of the units on one side, if both sides
-        # were equally likely
-        p = [
-            min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0)
-            for k in (above, below)
-        ]
+        # the sign test: at least k of the units on one side, if both sides were equally likely
+        p = [min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below)]
         return effect._replace(ahead=p[0], behind=p[1])
     if count == 1:
         return effect
@@ -201,26 +161,19 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     )
 
 
-def ratio_of(
-    a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False
-) -> Effect:
-    r"""Computes the ratio of two means of paired values with Fieller's
-    interval.
+def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Effect:
+    r"""Computes the ratio of two means of paired values with Fieller's interval.
 
-    The interval has the factors m for which Student's t-test does not reject
-    that $a - m b$ is zero in the mean: it lies above m if and only if
-    `effect_of(a - m * b, unit)` does. There is none where the mean of b does
-    not differ from zero (p > 0.05), nor for infinite values.
+    The interval has the factors m for which Student's t-test does not reject that $a - m b$ is zero
+    in the mean: it lies above m if and only if `effect_of(a - m * b, unit)` does. There is none
+    where the mean of b does not differ from zero (p > 0.05), nor for infinite values.
 
     Args:
         a, b: shape (units,).
         unit: `"draws"` or `"seeds"`.
-        exact: the values do not depend on chance, so that there is no
-            interval.
+        exact: the values do not depend on chance, so that there is no interval.
 
-    >>> ratio = ratio_of(
-    ...     np.array([4.0, 4.2, 4.1]), np.array([2.0, 2.1, 1.9]), "seeds"
-    ... )
+    >>> ratio = ratio_of(np.array([4.0, 4.2, 4.1]), np.array([2.0, 2.1, 1.9]), "seeds")
     >>> interval_text(ratio.mean, ratio.low, ratio.high)
     '2.05 [1.85, 2.3]'
     """
@@ -244,14 +197,12 @@ def ratio_of(
     if below <= 0:
         return effect
     half = math.sqrt(max(both**2 - top * below, 0.0))
-    return effect._replace(
-        low=float((both - half) / below), high=float((both + half) / below)
-    )
+    return effect._replace(low=float((both - half) / below), high=float((both + half) / below))
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Computes Holm's adjusted p-values (1979), in the order given: at most
-    `LEVEL` where a comparison stands among all of them.
+    """Computes Holm's adjusted p-values (1979), in the order given: at most `LEVEL` where a
+    comparison stands among all of them.
 
     >>> [round(value, 3) for value in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -260,19 +211,18 @@ def holm(p: Sequence[float]) -> list[float]:
     # from the smallest p on, times the number of hypotheses that are left
     scaled = np.asarray(p)[order] * np.arange(len(p), 0, -1)
     adjusted = np.empty(len(p))
-    # adjusted values do not fall: a larger p is never the more significant
-    # one
+    # adjusted values do not fall: a larger p is never the more significant one
     adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
     return adjusted.tolist()
 
 
 def partial_conjunction(p: np.ndarray, count: int) -> np.ndarray:
-    r"""Computes the p-value of "at least `count` of the n hold": $(n - c +
-    1)\, p_{(c)}$, under any dependence between them.
+    r"""Computes the p-value of "at least `count` of the n hold": $(n - c + 1)\, p_{(c)}$, under any
+    dependence between them.
 
-    With c = n it is the largest p-value (all hold, without any correction),
-    with c = 1 Bonferroni's, the first step of Holm's. Source: Benjamini and
-    Heller, Screening for partial conjunction hypotheses (2008), eq. (3).
+    With c = n it is the largest p-value (all hold, without any correction), with c = 1
+    Bonferroni's, the first step of Holm's. Source: Benjamini and Heller, Screening for partial
+    conjunction hypotheses (2008), eq. (3).
 
     Args:
         p: p-values, shape (..., n).
@@ -284,6 +234,4 @@ def partial_conjunction(p: np.ndarray, count: int) -> np.ndarray:
     n = p.shape[-1]
     if count > n:
         return np.ones(p.shape[:-1])
-    return np.asarray(
-        np.minimum((n - count + 1) * np.sort(p, axis=-1)[..., count - 1], 1.0)
-    )
+    return np.asarray(np.minimum((n - count + 1) * np.sort(p, axis=-1)[..., count - 1], 1.0))

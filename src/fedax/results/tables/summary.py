@@ -1,5 +1,5 @@
-"""The final table: mean and deviation over runs, for the terminal, the report
-and Markdown alike.
+"""The final table: mean and deviation over runs, for the terminal, the report and Markdown
+alike.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,7 @@ from fedax.results.tables.reductions import is_value_reduction
 
 
 class Column(NamedTuple):
-    """A metric as tables and charts show it; `brief` ones also where there is
-    little room.
-    """
+    """A metric as tables and charts show it; `brief` ones also where there is little room."""
 
     metric: str
     title: str
@@ -26,10 +24,7 @@ class Column(NamedTuple):
     def head(self) -> str:
         """The title with the unit.
 
-        >>> (
-        ...     COLUMNS["test_accuracy"].head,
-        ...     column_of("client_accuracy_variance").head,
-        ... )
+        >>> COLUMNS["test_accuracy"].head, column_of("client_accuracy_variance").head
         ('Test accuracy (%)', 'Accuracy variance over clients (squared points)')
         """
         unit = {100.0: "%", 1e4: "squared points"}.get(scale_of(self.metric))
@@ -42,53 +37,31 @@ class Column(NamedTuple):
 
 
 def scale_of(metric: str) -> float:
-    """Returns the factor of a metric in tables: accuracies are in percent,
-    their variances in squared points.
+    """Returns the factor of a metric in tables: accuracies are in percent, their variances in
+    squared points.
 
-    >>> (
-    ...     scale_of("test_accuracy"),
-    ...     scale_of("client_accuracy_variance"),
-    ...     scale_of("train_loss"),
-    ... )
+    >>> scale_of("test_accuracy"), scale_of("client_accuracy_variance"), scale_of("train_loss")
     (100.0, 10000.0, 1.0)
     """
-    return (
-        100.0
-        if is_percent(metric)
-        else 1e4
-        if metric.endswith("accuracy_variance")
-        else 1.0
-    )
+    return 100.0 if is_percent(metric) else 1e4 if metric.endswith("accuracy_variance") else 1.0
 
 
 def quantity_of(metric: str, read: str) -> str:
     """Names what a difference of two numbers is in, with its unit.
 
-    >>> (
-    ...     quantity_of("test_accuracy", "best"),
-    ...     quantity_of("train_loss", "last"),
-    ... )
+    >>> quantity_of("test_accuracy", "best"), quantity_of("train_loss", "last")
     ('points', 'train loss')
-    >>> (
-    ...     quantity_of("node_accuracy_mean", "best"),
-    ...     quantity_of("objective_gap", "rounds_to_0.01"),
-    ... )
+    >>> quantity_of("node_accuracy_mean", "best"), quantity_of("objective_gap", "rounds_to_0.01")
     ('points of node accuracy mean', 'rounds until 0.01')
     >>> quantity_of("test_accuracy", "mean_change")
     'points from one observation to the next'
     """
     name = metric.replace("_", " ")
     if read == "mean_change":
-        return (
-            f"{quantity_of(metric, 'last')} from one observation to the next"
-        )
+        return f"{quantity_of(metric, 'last')} from one observation to the next"
     if not is_value_reduction(read):
         quantity, _, level = read.partition("_to_")
-        return (
-            f"{quantity} until {level}"
-            if level
-            else f"{name}, last over half"
-        )
+        return f"{quantity} until {level}" if level else f"{name}, last over half"
     if scale_of(metric) == 1.0:
         return name
     unit = "points" if scale_of(metric) == 100.0 else "squared points"
@@ -97,9 +70,7 @@ def quantity_of(metric: str, read: str) -> str:
 
 _SHOWN = (
     Column("train_loss", "Train loss", chart=True, brief=True),
-    Column(
-        "objective_gap", "Objective above its minimum", chart=True, brief=True
-    ),
+    Column("objective_gap", "Objective above its minimum", chart=True, brief=True),
     Column("validation_loss", "Validation loss", chart=True),
     Column("validation_accuracy", "Validation accuracy", chart=True),
     Column("test_loss", "Test loss"),
@@ -113,12 +84,7 @@ _SHOWN = (
     Column("unseen_accuracy_adapted", "New clients, adapted", chart=True),
     Column("client_accuracy_mean", "Mean over clients"),
     Column("client_accuracy_worst_tenth", "Worst tenth", brief=True),
-    Column(
-        "local_accuracy_mean",
-        "Mean of the clients' own models",
-        chart=True,
-        brief=True,
-    ),
+    Column("local_accuracy_mean", "Mean of the clients' own models", chart=True, brief=True),
     Column("node_accuracy_mean", "Mean of the nodes' models"),
     Column("auc", "AUC, shadow attack", chart=True, brief=True),
     Column("auc_calibrated", "AUC, calibrated loss", chart=True),
@@ -153,9 +119,7 @@ ABOUT = {
     "stationary",
     "epsilon": "of differential privacy, spent by the end of a run at the delta of its settings",
 }
-"""The meaning of a metric, as tables show it where somebody points at its
-title.
-"""
+"""The meaning of a metric, as tables show it where somebody points at its title."""
 
 _TITLES = {
     "client_accuracy_variance": "Accuracy variance over clients",
@@ -170,18 +134,14 @@ _TITLES = {
 def column_of(metric: str) -> Column:
     """Returns a metric as charts show it, also if tables do not.
 
-    >>> (
-    ...     column_of("gradient_diversity").title,
-    ...     column_of("client_accuracy_smallest").title,
-    ... )
+    >>> column_of("gradient_diversity").title, column_of("client_accuracy_smallest").title
     ('Gradient diversity', 'Client accuracy, client with fewest examples')
     """
     if metric in COLUMNS:
         return COLUMNS[metric]
     title = metric.replace("_", " ").capitalize()
     if metric.startswith(("client_", "local_")):
-        # "smallest" would read as the lowest accuracy: it is that of the
-        # smallest client
+        # "smallest" would read as the lowest accuracy: it is that of the smallest client
         title = title.replace(" smallest", ", client with fewest examples")
         title = title.replace(" largest", ", client with most examples")
     return Column(metric, _TITLES.get(metric, title))
@@ -190,38 +150,25 @@ def column_of(metric: str) -> Column:
 def columns_of(records: Sequence[Record]) -> list[Column]:
     """Returns the columns for which any of the runs has values.
 
-    After the built-in ones come the first `MOST_OWN` others whose direction
-    the runs state: scores of the user's own tasks.
+    After the built-in ones come the first `MOST_OWN` others whose direction the runs state: scores
+    of the user's own tasks.
     """
     stated: dict[str, set[Mode | None]] = {}
     for record in records:
         for metric, values in record.scalars.items():
             if not np.isnan(values).all():
-                stated.setdefault(metric, {None}).add(
-                    (record.modes or {}).get(metric)
-                )
-    # one that means different things in different runs has no place in a
-    # table
-    others = [
-        name
-        for name, modes in stated.items()
-        if name not in COLUMNS and len(modes) == 2
-    ]
-    return [
-        column for metric, column in COLUMNS.items() if metric in stated
-    ] + [
+                stated.setdefault(metric, {None}).add((record.modes or {}).get(metric))
+    # one that means different things in different runs has no place in a table
+    others = [name for name, modes in stated.items() if name not in COLUMNS and len(modes) == 2]
+    return [column for metric, column in COLUMNS.items() if metric in stated] + [
         # scores on test examples stand where there is little room too
-        column_of(metric)._replace(
-            chart=True, brief=metric.startswith("test_")
-        )
+        column_of(metric)._replace(chart=True, brief=metric.startswith("test_"))
         for metric in others[:MOST_OWN]
     ]
 
 
 def charts_of(records: Sequence[Record]) -> list[str]:
-    """Returns the metrics of the columns that have a chart, or of all if none
-    has.
-    """
+    """Returns the metrics of the columns that have a chart, or of all if none has."""
     columns = columns_of(records)
     charts = [column for column in columns if column.chart]
     return [column.metric for column in charts or columns]

@@ -1,6 +1,4 @@
-"""The compiled simulation: all rounds between two observations are one
-program.
-"""
+"""The compiled simulation: all rounds between two observations are one program."""
 
 from fedax.engine.backends.simulation.engine import Simulation as Simulation
 
