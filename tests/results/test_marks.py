@@ -14,7 +14,7 @@ from fedax.results.compare import EMPTY, compare_runs
 from fedax.results.forms import format_tables, note_of, tables_of
 from fedax.results.page import describe_methods
 from fedax.results.record import Record
-from fedax.results.tables.statistics import effect_of, holm, mean_text
+from fedax.results.tables.statistics import effect_of, mean_text
 from problems import quadratic, random_quadratic, regression
 
 OK = Outcome()
@@ -199,7 +199,8 @@ def test_the_best_is_chosen_on_the_runs_that_all_methods_have():
 
 
 def test_all_methods_share_the_runs_of_a_column():
-    """A third method that lacks a seed takes it from all, whichever of them is the best."""
+    """A third method that lacks a seed takes it from all, whichever of them is the best. Gaps that
+    are equal, but for rounding, are not tested."""
     records = [
         run(label, s, level + 0.01 * s)
         for label, level in (("A", 0.1), ("B", 0.5))
@@ -211,9 +212,8 @@ def test_all_methods_share_the_runs_of_a_column():
     assert {rows[label]["pairs"] for label in "BC"} == {3}
     assert rows["A"]["mean"] == pytest.approx(0.1 + 0.01 * 4 / 3)
     seeds = np.array([0, 1, 3])
-    gaps = [np.full(3, 0.4), 0.2 + 0.01 * seeds**2 - 0.01 * seeds]
-    raw = [effect_of(gap, "seeds").ahead for gap in gaps]
-    assert [rows[label]["p"] for label in "BC"] == pytest.approx(holm(raw), abs=1e-9)
+    raw = effect_of(0.2 + 0.01 * seeds**2 - 0.01 * seeds, "seeds").ahead
+    np.testing.assert_allclose([rows[label]["p"] for label in "BC"], [np.nan, raw])
 
 
 def test_a_metric_without_a_direction_shows_what_diverged():

@@ -170,27 +170,33 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     # of infinite means, that with most finite numbers
     infinite = (~np.isfinite(values) & used).sum(1)
     best = min(ranked, key=lambda i: (sign * means[i], infinite[i]))
-    others = [i for i in range(len(labels)) if i != best]
     effects = {}
-    for i in others:
+    for i in range(len(labels)):
+        if i == best:
+            continue
         with np.errstate(invalid="ignore"):
             # infinite minus infinite is level
             gaps = np.nan_to_num(
                 sign * (values[i, shared] - values[best, shared]), posinf=math.inf, neginf=-math.inf
             )
         effects[i] = effect_of(*units_of(gaps, draws[shared]))
-    # a single pair tests nothing, so it does not count in the correction either
-    tested = [i for i in others if effects[i].units > 1]
+    # a single pair tests nothing, nor do equal gaps, whose spread is rounding to 32 bits: neither
+    # counts in the correction
+    tested = [
+        i
+        for i, effect in effects.items()
+        if effect.units > 1 and not effect.high - effect.low <= 1e-4 * effect.mean
+    ]
     adjusted = dict(zip(tested, holm([effects[i].ahead for i in tested]), strict=True))
-    for i in others:
+    for i, effect in effects.items():
         compared[labels[i]] |= {
             "best": labels[best],
-            "difference": effects[i].mean,
-            "low": effects[i].low,
-            "high": effects[i].high,
+            "difference": effect.mean,
+            "low": effect.low,
+            "high": effect.high,
             "p": adjusted.get(i, math.nan),
-            "pairs": effects[i].units,
-            "unit": effects[i].unit,
+            "pairs": effect.units,
+            "unit": effect.unit,
         }
     if (means == means[best]).all():
         return compared

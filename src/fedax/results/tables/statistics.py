@@ -134,7 +134,7 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     effect = Effect(math.nan, math.nan, math.nan, 1.0, 1.0, count, unit)
     if not count:
         return effect
-    finite = bool(np.isfinite(values).all())
+    finite = np.isfinite(values).all()
     # of infinite values the median is still meaningful
     effect = effect._replace(mean=float(values.mean() if finite else np.median(values)))
     if exact:
