@@ -79,12 +79,8 @@ def test_cells_that_stand_twice_say_so(name):
             assert again == all(a == b for a, b in pairs), (one, other)
 
 
-QUICK = ("local-gd-figure-1",)  # `make slow` runs the others
-RUNS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NAMES)
 def test_recipes_run_at_smoke(name, tmp_path):
     recipe = papers.load(name)
     try:
@@ -100,11 +96,10 @@ def test_recipes_run_at_smoke(name, tmp_path):
     assert set(zip(cells["task"], cells["algorithm"], strict=True)) == ran & aimed
 
 
-@pytest.mark.parametrize("name", ["local-gd-figure-1"])
-def test_missing_data_are_one_message_before_anything_is_written(name, tmp_path, monkeypatch):
+def test_missing_data_are_one_message_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"no file at .*FEDAX_DATA"):
-        reproduce(papers.load(name), "smoke", tmp_path / "a", Display())
+        reproduce(papers.load("local-gd-figure-1"), "smoke", tmp_path / "a", Display())
     assert not (tmp_path / "a").exists()
 
 
