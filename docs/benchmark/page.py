@@ -32,8 +32,6 @@ TITLES = {
     "personal": "A model for every client",
     "decentralised": "No server",
 }
-FOUND = ["task", "method", "settings", "edges"]
-"""Columns of what the search selected."""
 DRAWN = ("rounds", "gradients")
 """Costs whose areas are drawn."""
 SHOWN = ("rounds", "gradients", "gigabits")
@@ -194,7 +192,7 @@ def write(bench: Bench) -> dict[Path, str]:
     frames = bench.compare()
     titles = {name.partition(" ")[0] for name in results["method"]}
     missing = {kind.__name__ for kind in algorithm_classes().values()} - titles
-    parts = [HEAD.format(missing=", ".join(sorted(missing, key=str.lower)))]
+    parts = [HEAD.format(missing=", ".join(sorted(missing)))]
     compared = {}
     for family, frame in frames.items():
         tasks = [task for task in bench.tasks if task.target.family == family and task.target.value]
@@ -216,7 +214,9 @@ def write(bench: Bench) -> dict[Path, str]:
     return {
         ARTICLE: "\n".join(parts),
         CHOOSE: fill((HERE / "choose.txt").read_text(), compared),
-        SETTINGS: results.drop_duplicates(["task", "method"])[FOUND].to_csv(index=False),
+        SETTINGS: results.drop_duplicates(["task", "method"])[
+            ["task", "method", "settings", "edges"]
+        ].to_csv(index=False),
         STANDING: pd.concat(frames, names=["family", "method"]).round(4).to_csv(),
     }
 

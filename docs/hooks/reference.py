@@ -9,9 +9,9 @@ from fedax import cli, codecs
 from fedax.core import Schedule
 from fedax.core.hyper import declared
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.observers import OBSERVERS
+from fedax.experiments.config.observers import observers_of
 from fedax.experiments.config.sections import SOLVERS
-from fedax.tasks.sources import DATASETS, task_options
+from fedax.tasks.sources import DATASETS, task, task_options
 
 
 def pages() -> dict[str, str]:
@@ -26,7 +26,7 @@ def pages() -> dict[str, str]:
         schedule=Schedule(),
         solvers={name: declared(kind) for name, kind in SOLVERS.items()},
         codecs={name: declared(kind) for name, kind in codecs.CODECS.items()},
-        observers=OBSERVERS,
+        observers=observers_of(task("digits")),
         needed=inspect.Parameter.empty,
     )
     return {

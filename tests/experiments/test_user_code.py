@@ -55,7 +55,12 @@ class Half(Algorithm):
 def lines(clients: int = 3, slope: float = 1.0):
     rng = np.random.default_rng(0)
     data = [{"x": rng.normal(size=(8, 2)), "y": slope * rng.normal(size=8)} for _ in range(clients)]
-    return fedax.Task(np.zeros(2), lambda w, e: (e["x"] @ w - e["y"]) ** 2, data, name="lines")
+
+    def squares(w, e):
+        return (e["x"] @ w - e["y"]) ** 2
+
+    federated = fedax.FederatedData.from_arrays(data, test=data)
+    return fedax.Task(np.zeros(2), squares, federated, {"gap": squares}, name="lines")
 
 
 class Plain(Solver):
@@ -163,6 +168,12 @@ def test_everything_in_a_file_may_be_the_users(here):
     fedavg = next(record for record in directory.records if record.label == "FedAvg")
     # a change of it does not make this run another one
     assert "code.py:Half" not in fedavg.settings["sources"]
+
+
+def test_scores_of_an_own_task_are_observed(here):
+    sections = {"task": {"name": "code.py:lines"}, "algorithm": [{"name": "fedavg"}]}
+    plan = Experiment.of(name="a", **sections).plan()
+    assert fedax.observe.CentralScore("gap") in plan.arguments["observe"]
 
 
 @pytest.mark.slow

@@ -138,14 +138,15 @@ def test_every_observer_is_allowed_or_refused_by_name():
     """Each observer of files either works on a deployed run's view, or the refusal names it."""
     from fedax.engine.driver.grid import Grid
     from fedax.engine.driver.options import RunOptions
-    from fedax.experiments.config.observers import OBSERVERS, make_observer
+    from fedax.experiments.config.observers import make_observer, observers_of
 
     task = fedax.task("digits", partition="iid", clients=3, validation=0.2)
     refused = set[str]()
     options = RunOptions.of({"engine": Rehearsal(None, clients=3), "observe": []})
     program = Grid([fedax.FedBC()], task, [0], options).program
-    for name in OBSERVERS:
-        observer = make_observer(name, None, None)
+    known = observers_of(task)
+    for name in known:
+        observer = make_observer(name, known)
         try:
             observer.check(task)
         except fedax.InvalidInput:

@@ -18,9 +18,9 @@ from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
 from fedax.engine.round.engine import Engine
 from fedax.experiments.config.observers import (
-    OBSERVERS,
     default_observers,
     make_observer,
+    observers_of,
 )
 from fedax.experiments.config.plan import Member, Plan
 from fedax.experiments.config.sections import (
@@ -114,7 +114,7 @@ class Experiment(Table):
     budget: Annotated[Budget | None, made(Budget)] = None
     """Ends a run that has spent its time or energy on the clock of `[clock]`: the options of
     `fedax.Budget`."""
-    unseen_steps: Count | None = None
+    unseen_steps: Count = 5
     """Local steps before unseen clients are evaluated a second time, at least 1."""
     grid: GridSection | None = None
     channel: ChannelSection | None = None
@@ -320,7 +320,7 @@ class Experiment(Table):
         }
         observers = self._make_observers(task)
         best = self.best_by
-        if best in OBSERVERS and best not in observers:
+        if best == "validation_loss" and best not in observers:
             best = None
         arguments = self._make_conditions() | {
             "rounds": self.rounds,
@@ -366,13 +366,13 @@ class Experiment(Table):
     def _make_observers(self, task: Task) -> dict[str, Observer]:
         """Makes the observers that are named, or else fit the task, and those that are needed."""
         names = self.observe
+        known = observers_of(task, self.minimum, self.unseen_steps)
         if names is None:
-            names = default_observers(task, self.is_private, self.is_personal)
-        names = [*names, *(name for name in self.required_metrics() if name in OBSERVERS)]
-        observers = {
-            name: make_observer(name, self.minimum, self.unseen_steps)
-            for name in dict.fromkeys(names)
-        }
+            names = default_observers(task, known, self.is_private, self.is_personal)
+        needed = self.required_metrics()
+        # one of an own observer ends runs, but selects nothing
+        names = [*names, *(name for name in needed if name in (*known, self.select))]
+        observers = {name: make_observer(name, known) for name in dict.fromkeys(names)}
         for observer in observers.values():
             observer.check(task)
         return observers

@@ -1,7 +1,8 @@
 """The observers of an experiment."""
 
 import contextlib
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedax import observe
@@ -13,79 +14,74 @@ from fedax.utils.plugins import find
 OBSERVERS: dict[str, Callable[..., Observer]] = {
     "train_loss": observe.TrainLoss,
     "training_loss": observe.TrainingLoss,
-    "validation_loss": observe.ValidationLoss,
-    "validation_accuracy": observe.ValidationAccuracy,
-    "test_loss": observe.TestLoss,
-    "test_accuracy": observe.TestAccuracy,
     "client_accuracy": observe.ClientAccuracy,
     "local_accuracy": observe.LocalAccuracy,
     "dissimilarity": observe.Dissimilarity,
     "consensus": observe.Consensus,
     "consensus_square": observe.ConsensusSquare,
     "node_accuracy": observe.NodeAccuracy,
-    "objective": observe.Objective,
     "extremes": observe.Extremes,
     "client_weights": observe.ClientWeights,
     "curvature": observe.Curvature,
     "inexactness": observe.Inexactness,
-    "unseen_accuracy": observe.Unseen,
-    "local_validation_loss_pooled": lambda: _own_validation("loss"),
-    "local_validation_accuracy_pooled": lambda: _own_validation("accuracy"),
     "validation_auc": lambda: observe.AUC(split="validation"),
     "validation_f1": lambda: observe.F1(split="validation"),
     "test_auc": observe.AUC,
     "test_f1": observe.F1,
     "test_calibration_error": observe.CalibrationError,
 }
-"""Observers by their name in experiment files."""
-BY_DEFAULT = (
-    "train_loss",
-    "validation_loss",
-    "validation_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "client_accuracy",
-    "unseen_accuracy",
-)
-"""Observers that are on if the task has what they need; the others must be asked for."""
+"""Observers by their name in experiment files; `observers_of` has them all."""
 
 
-def make_observer(name: str, minimum: float | None, unseen_steps: int | None) -> Observer:
-    """Makes an observer by name with the options that the experiment gives it."""
+def observers_of(
+    task: Task, minimum: float | None = None, steps: int = 5
+) -> dict[str, Callable[..., Observer]]:
+    """Returns all observers by name, with those of the task's scores and the experiment's
+    options.
+    """
+    found = OBSERVERS | {
+        "objective": functools.partial(observe.Objective, minimum),
+        "unseen_accuracy": functools.partial(observe.Unseen, steps=steps),
+    }
+    for score in ("loss", *task.scores):
+        found[f"validation_{score}"] = functools.partial(observe.ValidationScore, score)
+        found[f"local_validation_{score}_pooled"] = functools.partial(
+            observe.ClientAccuracy, score, personal=True, split="validation"
+        )
+        found.setdefault(f"test_{score}", functools.partial(observe.CentralScore, score))
+    return found
+
+
+def make_observer(name: str, known: Mapping[str, Any]) -> Observer:
+    """Makes an observer by name."""
     allowed = "a class derived from fedax.observe.Observer, or an object of one"
-    observer = find("observer", name, OBSERVERS, allowed, _is_observer)
-    if isinstance(observer, Observer):
-        return observer
-    options: dict[str, Any] = {}
-    if name == "objective":
-        options["minimum"] = minimum
-    if name == "unseen_accuracy" and unseen_steps is not None:
-        options["steps"] = unseen_steps
-    return observer(**options)
+    observer = find("observer", name, known, allowed, _is_observer)
+    return observer if isinstance(observer, Observer) else observer()
 
 
 def _is_observer(value: object) -> bool:
     return isinstance(value, Observer) or is_concrete(value, Observer)
 
 
-def _own_validation(score: str) -> Observer:
-    return observe.ClientAccuracy(score, personal=True, split="validation")
-
-
-def default_observers(task: Task, is_private: bool, is_personal: bool) -> list[str]:
-    """Returns the observers of `BY_DEFAULT` that fit a task, and the one of the clients' own models
-    for methods that have such.
+def default_observers(
+    task: Task, known: Mapping[str, Any], is_private: bool, is_personal: bool
+) -> list[str]:
+    """Returns the observers that fit a task and need not be asked for, among them its scores, and
+    the one of the clients' own models for methods that have such.
 
     With privacy others than those on a test set at the server are on demand too.
     """
-    default = BY_DEFAULT
+    scores = ("loss", *task.scores)
+    test = [f"test_{score}" for score in scores]
+    validation = [f"validation_{score}" for score in scores]
+    default = ["train_loss", *validation, *test, "client_accuracy", "unseen_accuracy"]
     if is_personal:
-        default += ("local_accuracy",)
+        default.append("local_accuracy")
     if is_private:
-        default = () if task.central is None else ("test_loss", "test_accuracy")
+        default = test if task.central else []
     names: list[str] = []
     for name in default:
         with contextlib.suppress(InvalidInput):
-            OBSERVERS[name]().check(task)
+            known[name]().check(task)
             names.append(name)
     return names

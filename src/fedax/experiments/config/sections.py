@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -188,13 +188,11 @@ def settings_of(section: AlgorithmSection | SolverSection) -> dict[str, Any]:
     }
 
 
-def _check_choices(choices: list[Any]) -> list[Any]:
-    if any(isinstance(choice, dict) for choice in choices):
-        raise ValueError("values that are no tables; write an [[algorithm]] for each")
-    return check_different(choices)
-
-
-Choices = Annotated[list[Any], Field(min_length=1), AfterValidator(_check_choices)]
+Choices = Annotated[
+    list[str | bool | int | float | list[Any]],
+    Field(min_length=1),
+    AfterValidator(check_different),
+]
 
 
 class GridSection(OpenTable):
@@ -216,20 +214,7 @@ class GridSection(OpenTable):
         init=False
     )
 
-    select: (
-        Literal[
-            "train_loss",
-            "validation_loss",
-            "validation_accuracy",
-            "validation_auc",
-            "validation_f1",
-            "local_validation_loss_pooled",
-            "local_validation_accuracy_pooled",
-            "test_loss",
-            "test_accuracy",
-        ]
-        | None
-    ) = None
+    select: str | None = None
     """The metric that selects: by default the validation loss if the task keeps examples for
     validation, of the models that the clients use themselves if a method has such; else the
     training loss, as in the papers. Test examples select only if they are named."""

@@ -131,8 +131,7 @@ def run_on_cluster(batches: Sequence[Batch], folder: Path, cluster: ClusterSecti
 def _last_traceback_line(error: Exception) -> str:
     """Returns the last line of a job's traceback, which submitit puts between lines of dashes."""
     sections = f"{type(error).__name__}: {error}".split("-" * 22)
-    traceback = sections[1] if len(sections) > 2 else sections[0]
-    return traceback.strip().splitlines()[-1]
+    return sections[len(sections) // 2].strip().splitlines()[-1]
 
 
 def _cancel(ids: Sequence[str], folder: Path) -> None:
