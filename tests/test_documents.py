@@ -94,13 +94,15 @@ README = [b for b in blocks("python") if b.page == "README.md"]
 GUIDES = [b for b in blocks("python") if b.text not in {same.text for same in README}]
 
 
+# what tests ask of the compiler makes long runs slow
+READERS = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_ENABLE_X64")}
+
+
 @pytest.mark.parametrize("block", [slow(README[0]), *README[1:]], ids=str)
 def test_readme_examples_run(block, tmp_path):
     """In a process of their own, as a reader runs them: optimized, in single precision."""
-    # what tests ask of the compiler makes long runs slow
-    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_ENABLE_X64")}
     command = [sys.executable, "-c", block.text.replace("rounds=100", "rounds=10")]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    subprocess.run(command, cwd=tmp_path, env=READERS, check=True)
 
 
 @pytest.mark.slow
@@ -224,7 +226,7 @@ def test_commands_of_guides_run(block, tmp_path):
         input=script,
         text=True,
         cwd=tmp_path,
-        env=os.environ | {"PATH": path, "JAX_PLATFORMS": "cpu"},
+        env=READERS | {"PATH": path, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         timeout=900,
         check=False,

@@ -434,12 +434,12 @@ def _make_model(model: Any, features: int, classes: int) -> Any:
         return model
     sizes = {"features": features, "classes": classes}
     names = inspect.signature(model).parameters
-    with _seed_torch():
+    with seed_torch():
         return model(**{name: size for name, size in sizes.items() if name in names})
 
 
 @contextlib.contextmanager
-def _seed_torch() -> Iterator[None]:
+def seed_torch() -> Iterator[None]:
     """Seeds PyTorch, if it is loaded, so that each process makes a module with the same weights."""
     torch = sys.modules.get("torch")
     with contextlib.nullcontext() if torch is None else torch.random.fork_rng(devices=[]):

@@ -23,7 +23,7 @@ from fedax.data.partition import by_user, find_partition
 from fedax.data.sources.tweets import read_sent140
 from fedax.models import SentimentLSTM
 from fedax.models.storage import place_model, read_weights
-from fedax.tasks.from_model import classification
+from fedax.tasks.from_model import classification, seed_torch
 from fedax.tasks.images import CIFAR10, DIGITS, GREY, MNIST
 from fedax.tasks.logistic import logistic
 from fedax.utils.plugins import find
@@ -225,7 +225,8 @@ def task(name: str, **options: Any) -> Task:
     _check_names(f"task {name!r}", name, known, options)
     options = check(name.rpartition(":")[2], known, options)
     changes = {key: options.pop(key) for key in _keywords(change_task) if key in options}
-    made = find_task(name)(**options)
+    with seed_torch():
+        made = find_task(name)(**options)
     if not isinstance(made, Task):
         got = f"{name!r}, which returns an object of {type(made).__name__}"
         raise InvalidInput.found("task", got, "a fedax.Task")
@@ -375,7 +376,7 @@ def change_task(
     """Applies the options that all tasks have."""
     # unseen clients first: validation examples are taken from those that take part
     data = made.data.with_unseen(unseen or 0, seed).with_validation(validation or 0, seed)
-    changed = made if data is made.data else dataclasses.replace(made, data=data)
+    changed = dataclasses.replace(made, data=data)
     if params is None:
         return changed
     start, changed = place_model(read_weights(Path(params)).arrays, changed, params)
