@@ -21,6 +21,16 @@ STEPS = 20
 FULL = fedax.Schedule(steps=1, batch_size="full")
 
 
+OWN = """
+import fedax, numpy, torch
+
+def task():
+    x = numpy.ones((4, 3), "f4")
+    data = fedax.FederatedData.from_arrays([{"x": x, "y": numpy.arange(4)}], classes=4)
+    return fedax.classification(data, fedax.models.torch(torch.nn.Linear(3, 4), x))
+"""
+
+
 def cross_entropy(logits, examples):
     return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
 
@@ -37,6 +47,17 @@ def double(make):
     torch.manual_seed(0)
     net, x, y = make()
     return net.double(), x if x.dtype == torch.int64 else x.double(), y
+
+
+def test_a_module_of_an_own_task_starts_alike(tmp_path):
+    """In every process, whatever random numbers it has drawn."""
+    file = tmp_path / "net.py"
+    file.write_text(OWN)
+    starts = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        starts.append(fedax.task(f"{file}:task").start(jax.random.key(0)))
+    assert jax.tree.all(jax.tree.map(np.array_equal, *starts))
 
 
 def train_in_torch(net, x, y):
