@@ -147,19 +147,19 @@ class RunDirectory:
         settings, tables, and the curves of all runs without those of single clients.
 
         Raises:
-            InvalidInput: the earlier copy has runs that this directory does not have; nothing was
-                overwritten.
+            InvalidInput: a run directory, or a copy with runs that this one does not have; nothing
+                was overwritten.
             WriteFailed: a full disk, for example.
         """
-        # runs that only the earlier copy has must not be lost
-        archived = RunDirectory.load(target).runs if (target / SUMMARY).exists() else {}
-        if lost := len(archived.keys() - self.runs.keys()):
-            reason = (
-                f"holds {lost} of {len(archived)} runs that {self.path} does not have; "
-                "nothing was overwritten"
-            )
-            hint = f"Unpack its {PACKED} into `{self.path}/runs`, or remove the folder."
-            raise InvalidInput.because(str(target), reason, hint)
+        # neither runs that only the earlier copy has, nor a directory that can be continued
+        if (target / SUMMARY).exists():
+            archived = RunDirectory.load(target).runs
+            if archived.keys() - self.runs.keys() or not is_archive(target):
+                reason = (
+                    f"is no copy, or one with runs that {self.path} lacks; nothing was overwritten"
+                )
+                hint = f"Unpack its {PACKED} into `{self.path}/runs`, or choose another folder."
+                raise InvalidInput.because(str(target), reason, hint)
         for name in (STUDY, "recipe.toml"):
             if (self.path / name).exists():
                 write(target / name, read(self.path / name))
