@@ -8,7 +8,8 @@ import pytest
 
 import fedax
 from fedax.audit import membership
-from fedax.audit.membership import area, quarters, shadow_classifier
+from fedax.audit.membership import Attack, area, quarters, shadow_classifier
+from fedax.core import InvalidInput
 from fedax.data import FederatedData
 from fedax.models import MLP, Softmax
 from fedax.tasks import classification
@@ -159,6 +160,8 @@ def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
         assert (np.diff(found.seconds) > 0).all()
     look = json.loads((tmp_path / "look-000000004.json").read_text())
     assert look["shadow"] == straight.auc["shadow"][-1]
+    with pytest.raises(InvalidInput, match=r"attack\.top"):
+        membership(fedax.FedAvg(), task, attack=Attack(top=1), checkpoint=tmp_path, **options)
 
 
 @pytest.mark.slow

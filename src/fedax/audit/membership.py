@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
+from fedax.engine.compilation.identity import check_same, describe
 from fedax.engine.driver.options import Progress
 from fedax.engine.driver.run import run
 from fedax.tasks.from_model import OfOutputs, cross_entropy
@@ -71,7 +72,7 @@ def shadow_classifier(
     members: Float[np.ndarray, "some classes"],
     others: Float[np.ndarray, "more classes"],
     seed: int = 0,
-    attack: Attack | None = None,
+    attack: Attack = Attack(),
 ) -> Any:
     """Returns a classifier of scikit-learn of probability vectors into others (class 0) and members
     (class 1), learned on a shadow model whose members are known.
@@ -89,15 +90,14 @@ def shadow_classifier(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-    settings = attack or Attack()
     classifier = make_pipeline(
-        FunctionTransformer(largest, kw_args={"top": settings.top}),
+        FunctionTransformer(largest, kw_args={"top": attack.top}),
         StandardScaler(),
         MLPClassifier(
-            (settings.hidden,),
-            learning_rate_init=settings.learning_rate,
+            (attack.hidden,),
+            learning_rate_init=attack.learning_rate,
             # of Adam, `max_iter` counts passes over the examples
-            max_iter=settings.epochs,
+            max_iter=attack.epochs,
             random_state=seed,
         ),
     )
@@ -172,7 +172,7 @@ def membership(
     *,
     looks: Sequence[int] = (0, 10, 20),
     seed: int = 0,
-    attack: Attack | None = None,
+    attack: Attack = Attack(),
     progress: Callable[[Progress], bool | None] | None = None,
     checkpoint: str | Path | None = None,
     **options: Any,
@@ -191,14 +191,15 @@ def membership(
             are below those of all.
         looks: after how many rounds the models are attacked; at least 0, ascending.
         seed: of the split and the target's run; the shadow's is the next one.
-        attack: the shadow attack's model; `Attack()` by default.
+        attack: the shadow attack's model.
         progress: called after every observation of a model; returning True ends after the look.
         checkpoint: a folder; called again with the same arguments, it continues there, to the same
             numbers.
         options: of `fedax.run`: solver, schedule, engine, channel, observe, checkpoint_every.
 
     Raises:
-        InvalidInput: not a task of `fedax.classification`, or looks that do not ascend.
+        InvalidInput: not a task of `fedax.classification`, looks that do not ascend, or a folder of
+            another run or attack.
         DataError: a client with fewer than four examples.
 
     Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6; calibration: Watson
@@ -208,6 +209,8 @@ def membership(
         raise InvalidInput.of("membership(looks=...)", list(looks), "ascending whole numbers >= 0")
     # parts 0 and 2 are trained on, parts 1 and 3 are examples that were not
     parts = quarters(task, seed)
+    # a look in a folder is that of one attack
+    identity = describe(attack, "attack")
     asked = False
     outcome = None
 
@@ -219,10 +222,14 @@ def membership(
         data = dataclasses.replace(task.data, train=parts[part])
         # observed at its end only, unless the options say otherwise
         common = {"observe_every": max(looks[-1], 1), "progress": hook, **options}
-        own = dataclasses.replace(task, data=data)
         # from its checkpoint on
         return run(
-            algorithm, own, rounds=rounds, seed=run_seed, checkpoint=folder / str(part), **common
+            algorithm,
+            task.with_data(data),
+            rounds=rounds,
+            seed=run_seed,
+            checkpoint=folder / str(part),
+            **common,
         )
 
     results: list[dict[str, float]] = []
@@ -236,19 +243,21 @@ def membership(
                 started = time.perf_counter()
                 target = train(0, seed, rounds)
                 shadow = train(2, seed + 1, rounds)
-                # the history ends with the worse of both outcomes, and no attack is made
-                # the history ends with the worse of both outcomes, and no attack is made
+                # the history ends with the first outcome of both that is not ok, and no attack is
+                # made
                 outcomes = target.outcome, shadow.outcome
                 outcome = next((each for each in outcomes if each.kind != "ok"), None)
-                if outcome is not None:
+                if outcome:
                     break
                 look = _run_attacks(task.loss, parts, target.params, shadow.params, seed, attack)
                 if look is None:
                     outcome = Outcome("diverged", rounds)
                     break
-                look["seconds"] = time.perf_counter() - started
-                write(file, json.dumps(look))
-            results.append(json.loads(file.read_text(encoding="utf-8")))
+                about = {"attack": identity, "seconds": time.perf_counter() - started}
+                write(file, json.dumps(about | look))
+            look = json.loads(file.read_text(encoding="utf-8"))
+            check_same(identity, look["attack"], "membership(checkpoint=...)")
+            results.append(look)
             # the look during which the end was asked for is complete
             if asked and rounds < looks[-1]:
                 outcome = Outcome("interrupted")
@@ -273,7 +282,7 @@ def check_auditable(task: Task) -> None:
     if not is_classifier or task.state is not None:
         got = f"the task {task.name!r}"
         raise InvalidInput.found("membership(task=...)", got, "classification tasks")
-    sizes = np.asarray(task.train.sizes)
+    sizes = task.train.sizes
     if sizes.min() < 4:
         got = f"{sizes.min()} examples"
         allowed = "at least 4 for each client, one for each part"
@@ -286,7 +295,7 @@ def _run_attacks(
     target: PyTree,
     shadow: PyTree,
     seed: int,
-    attack: Attack | None,
+    attack: Attack,
 ) -> dict[str, float] | None:
     """Returns the areas under the ROC curves of the shadow attack and of the calibrated threshold
     on a pair of models; None if a model gives no finite answers.
@@ -301,7 +310,7 @@ def _run_attacks(
     # how much larger the target's log probability of the true label is than the shadow's
     gains = [
         (a - b)[np.arange(len(a)), np.asarray(part.arrays["y"])]
-        for a, b, part in zip(of_target, of_shadow, parts, strict=False)
+        for a, b, part in zip(of_target, of_shadow, parts)
     ]
     return {"shadow": area(*guesses), "calibrated": area(*gains)}
 
@@ -311,9 +320,7 @@ def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classe
     evaluation.
     """
 
-    log = jax.jit(
-        lambda params, x: jax.nn.log_softmax(loss.outputs(params, {"x": x}, None)[0], axis=1)
-    )
+    log = jax.jit(lambda params, x: jax.nn.log_softmax(loss.outputs(params, {"x": x}, None)[0]))
     # the last piece is shorter, so its size is compiled once more
     pieces = [log(params, jnp.asarray(x[i : i + PIECE])) for i in range(0, len(x), PIECE)]
-    return np.concatenate([np.asarray(piece) for piece in pieces])
+    return np.concatenate(pieces)
