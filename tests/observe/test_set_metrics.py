@@ -8,6 +8,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 import fedax
 from fedax import observe
+from fedax.core import InvalidInput
 from fedax.tasks import logistic
 
 WATCH = [
@@ -113,6 +114,8 @@ def test_classes_that_are_not_there():
     assert np.isnan(observe.AUC().value(np.zeros(3, int), p[:, :2]))
     assert np.isnan(observe.AUC().value(y, np.full((3, 3), np.nan)))
     assert observe.F1().value(y, p) == 1.0
+    with pytest.raises(InvalidInput, match="binary"):
+        observe.F1(average="binary").value(y, p)
     assert np.isnan(observe.CalibrationError().value(y, np.full((3, 3), np.nan)))
 
 

@@ -203,6 +203,9 @@ class F1(_OnProbabilities):
     def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         from sklearn.metrics import f1_score
 
+        if self.average == "binary" and predictions.shape[1] > 2:
+            allowed = f"another one for predictions of {predictions.shape[1]} classes"
+            raise InvalidInput.of("F1(average=...)", self.average, allowed)
         absent: Any = 0.0  # of a class that is neither there nor predicted
         return f1_score(labels, predictions.argmax(1), average=self.average, zero_division=absent)
 

@@ -65,10 +65,8 @@ class TrainingLoss(Observer):
             ),
             is_drawn,
         )
-        # minibatches of all clients count alike, so clients with many steps count more
-        steps = count.sum()
-        mean = total.sum() / jnp.where(steps > 0, steps, 1)
-        return {"training_loss": jnp.where(steps > 0, mean, jnp.nan)}
+        # minibatches of all clients count alike, so clients with many steps count more; 0/0 is NaN
+        return {"training_loss": total.sum() / count.sum()}
 
 
 def _flat_point(value: Any) -> Array | np.ndarray:
@@ -200,9 +198,8 @@ class Inexactness(Observer):
             best = exact.minimize(client, solved.problem, w)
             distance = jnp.linalg.norm(best - w)
             error = jnp.linalg.norm(solved.solution - best)
-            # 0 if neither has moved, infinite if only the solution has
-            unmoved = jnp.where(error > 0, jnp.inf, 0)
-            gamma = jnp.where(distance > 0, error / distance, unmoved)
+            # 0 if neither has moved; a division by 0 gives infinity if only the solution has
+            gamma = jnp.where(error == 0, 0, error / distance)
             return gamma, jnp.asarray(solved.problem.prox, w.dtype)
 
         gamma, mu = view.each(measure)
