@@ -9,6 +9,7 @@ import fedax
 from commands import succeed
 from convex import newton, smoothness
 from fedax.cli.theory import methods_of
+from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.theory import advice, local_gd
 from fedax.theory.advice import PAPERS
@@ -161,6 +162,12 @@ def test_every_paper_says_something_finite(paper, plan):
         steps = 2 * math.ceil(plan.task.train.largest / 50)
         rate = 1 / (math.sqrt(12) * closed_form(plan).max() * steps)
         assert values(paper, plan)["largest eta_l"] == pytest.approx(rate, rel=1e-4)
+
+
+def test_dfedavgm_is_about_the_momentum_of_sgd():
+    text = FILE.replace('"sgd"', '"rmsprop"\nmomentum = 0.9')
+    with pytest.raises(InvalidInput, match="rmsprop; allowed: SGD"):
+        values("dfedavgm", Experiment.parse(text).plan())
 
 
 def test_command_line(tmp_path):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fedax.core import InvalidInput
-from fedax.graphs import Graph
 from fedax.theory import dfedavgm
 from fedax.theory.dfedavgm import Rounding, Setting
 
@@ -59,22 +58,6 @@ def local(problem, x, setting, rng, noise):
         g = problem.gradients(y[-1]) + noise * rng.normal(size=x.shape) / math.sqrt(x.shape[1])
         y.append(y[-1] - setting.rate * g + setting.momentum * (y[-1] - y[-2]))
     return y[1:]
-
-
-def graph(kind, rng):
-    if kind == "ring":
-        return nx.cycle_graph(12)
-    if kind == "torus":
-        return nx.grid_2d_graph(3, 4, periodic=True)
-    return nx.connected_watts_strogatz_graph(12, 4, 0.5, seed=int(rng.integers(1000)))
-
-
-def mixing(kind, rng):
-    w = np.asarray(nx.to_numpy_array(graph(kind, rng)))
-    degree = w.sum(1)
-    w = w / (1 + np.maximum(degree[:, None], degree[None]))
-    w += np.diag(1 - w.sum(1))
-    return w, float(np.sort(np.abs(np.linalg.eigvalsh(w)))[-2])
 
 
 def quantise(v, width, kind, rng):
@@ -278,11 +261,3 @@ def test_proposition_3():
         assert (32 + dim * b) * 9 / 4 == pytest.approx(32 * dim)
         assert (32 + dim * (128 / 9 + 32 / dim)) * 9 / 4 > 32 * dim
     assert dfedavgm.bit_threshold(dim=199_210) < 16
-
-
-def test_the_matrix_of_these_tests_is_the_librarys():
-    for kind in ("ring", "torus", "random"):
-        g = graph(kind, np.random.default_rng(1))
-        w, lam = mixing(kind, np.random.default_rng(1))
-        assert Graph.of(g).lam == pytest.approx(lam)
-        np.testing.assert_allclose(w.sum(0), 1)

@@ -126,6 +126,7 @@ def test_local_variance_is_that_of_all_minibatches():
         truth = np.mean([np.sum((g - each.mean(0)) ** 2) for g in batches])
         found = estimate.local_variance(losses, w, 1, batch_size=b)
         assert found == pytest.approx(truth, abs=1e-14)
+    assert estimate.local_variance(losses, w, 1, batch_size=8) == 0
 
 
 @pytest.mark.slow

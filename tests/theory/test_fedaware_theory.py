@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedax.core import InvalidInput
 from fedax.numerics.simplex import min_norm
 from fedax.theory import fedaware, feddane
 from random_problems import quadratics
@@ -94,6 +95,14 @@ def test_eq_14_fails_at_a_stationary_point():
     surrogate = np.array([1.0, 0.0])
     gap = fedaware.divergence(surrogate).gap
     assert np.sum(((surrogate - 0.5) @ gradients) ** 2) > gap * np.sum(gradients.mean(0) ** 2) == 0
+
+
+@pytest.mark.parametrize("wrong", ["local_steps", "dissimilarities"])
+def test_numbers_out_of_their_range_are_named(wrong):
+    given = {"local_steps": np.array([1, 2]), "dissimilarities": np.ones(2)}
+    given[wrong] = -given[wrong]
+    with pytest.raises(InvalidInput, match=wrong):
+        fedaware.heterogeneity(rate=0.5, **given)
 
 
 def drift(q, x, steps, rate):

@@ -210,6 +210,7 @@ def test_nothing_is_promised_up_to_the_concavity():
     [
         ({}, "shared", True),
         ({"weights": "equal"}, "shared", False),
+        ({"conditions": {"dropouts": 0.1}}, "shared", False),
         ({"cohort": 1, "sampling": "proportional"}, "independent", True),
         ({"cohort": 1, "sampling": "proportional"}, "shared", False),
         ({"cohort": 1}, "independent", False),

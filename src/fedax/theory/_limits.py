@@ -14,8 +14,8 @@ from fedax.core.hyper import Hyper
 
 _POSITIVE = "smoothness accuracy rate mu price curvature rho width dual_rate"
 _NOT_NEGATIVE = (
-    "distance variance gap spread concavity moved gradient error global_variance local_variance "
-    "gradient_bound heterogeneity tolerance multiplier violation"
+    "distance variance dissimilarities gap spread concavity moved gradient error global_variance "
+    "local_variance gradient_bound heterogeneity tolerance multiplier violation"
 )
 
 

@@ -107,10 +107,8 @@ class Setup(constants.Measured):
         if smallest == "full":
             return 0.0
         return max(
-            estimate.local_variance(
-                self.losses, self.start, k, batch_size=min(smallest, n), samples=64
-            )
-            for k, n in enumerate(self.sizes)
+            estimate.local_variance(self.losses, self.start, k, batch_size=smallest, samples=64)
+            for k in range(self.losses.clients)
         )
 
 
@@ -136,8 +134,7 @@ def _answer_local_gd(setup: Setup, accuracy: float, prices: Sequence[float]) -> 
         # at most the step size of the theorem for H, and what the accuracy needs
         plan = local_gd.plan(rate=fewest.rate / interval, **given)
         yield f"gamma for H = {interval}", plan.rate, f"T = {math.ceil(plan.steps):,}"
-    # the largest step size with which one local step reaches the accuracy in the bound, a tenth of
-    # it left for progress
+    # a tenth of the step size for H = 1, with which larger intervals reach the accuracy too
     rate = fewest.rate / 10
     for price in prices:
         interval = local_gd.best_interval(rate=rate, price=price, **given)
@@ -187,7 +184,8 @@ def _promised_decrease(
     is_drawn = schedule.cohort is None or drawn == ("proportional", "independent")
     # equal weights are the shares of clients with equally many examples
     is_equal = schedule.weights == "equal" and np.ptp(setup.sizes) > 0
-    if not is_drawn or is_equal:
+    # those who do not answer change the draw
+    if not is_drawn or is_equal or schedule.may_be_empty:
         return rho, f"{theorem}{exact}; no promise, as it is about two draws by the clients' shares"
     return rho, f"{theorem}{exact}: " + ("a decrease" if rho > 0 else "no decrease is promised")
 
@@ -201,6 +199,8 @@ def _answer_dfedavgm(setup: Setup, accuracy: float, prices: Sequence[float]) -> 
     dim = setup.losses.layout.dim
     k = setup.interval
     noise = setup.noise()
+    # refuses solvers other than SGD, some of which have another momentum
+    setup.solver.nominal_step_size()
     momentum = float(getattr(setup.solver, "momentum", 0.0))
     bound = float(np.linalg.norm(setup.gradients, axis=1).max())
     largest = dfedavgm.largest_step_size(smoothness=setup.largest, local_steps=k, momentum=momentum)

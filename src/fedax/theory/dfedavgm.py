@@ -5,7 +5,8 @@ m clients train K steps of size $\eta$ with momentum $\theta$ between two exchan
 matrix whose second largest eigenvalue is $\lambda$ in absolute value; $f = \frac1m \sum_i f_i$,
 each $f_i$ is L-smooth. All start at one point.
 
-Three steps of the paper's proofs do not hold, and what is proved here differs; each function says
+Three steps of the paper's proofs do not hold. What is proved here differs, and each function says
+how.
 
 1. Lemma 4 bounds $\sum_j \lambda^{t-1-j}$ twice by $\frac{1}{1-\lambda}$ and keeps one of them.
 2. Eq. (18) drops $\theta^2 (y^{K-1} - y^{K-2})$. A gradient of step k acts with

@@ -323,7 +323,7 @@ def local_variance(
         losses: see `Losses`.
         w: the point, flat.
         client: its number.
-        batch_size: b, at least 1 and at most $n_k$.
+        batch_size: b, at least 1; from $n_k$ on the batch has all examples.
         samples: how many examples to take the first mean over; None for all.
         seed: of their choice.
     """
@@ -335,5 +335,5 @@ def local_variance(
     # single gradients have no l2, so it is taken out of the mean too
     mean = losses.gradient(w, client) - losses.task.l2 * np.asarray(w, float)
     # draws without replacement: the factor is 0 for a batch of all examples
-    scale = (size - batch_size) / max(size - 1, 1) / batch_size
+    scale = max(size - batch_size, 0) / max(size - 1, 1) / batch_size
     return scale * max(float(squares.mean() - mean @ mean), 0.0)

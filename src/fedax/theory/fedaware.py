@@ -160,9 +160,9 @@ def heterogeneity(
 
     Source: Corollary 3.2, corrected.
     """
-    k = np.asarray(local_steps, float)
+    k = np.asarray(local_steps)
     zeta = np.asarray(dissimilarities)
-    check("heterogeneity", rate=rate, variance=zeta)
+    check("heterogeneity", local_steps=k, rate=rate, dissimilarities=zeta)
     client_weights = shares("heterogeneity", weights, len(k))
     return float(30 * rate * (client_weights * (k - k.min())) @ zeta)
 

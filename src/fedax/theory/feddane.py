@@ -45,8 +45,8 @@ def inexactness(
 
     Source: Definition 1.
     """
-    error = float(np.linalg.norm(np.asarray(solution, float) - np.asarray(exact, float)))
-    move = float(np.linalg.norm(np.asarray(exact, float) - np.asarray(start, float)))
+    error = math.dist(solution, exact)
+    move = math.dist(exact, start)
     return error / move if move else math.inf if error else 0.0
 
 
