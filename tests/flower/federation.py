@@ -92,6 +92,16 @@ def run(algorithm, engine=None, *, clients=CLIENTS, dtype=float, **options):
     return fedax.run(algorithm, task(clients, dtype), engine=engine, **{**given, **options})
 
 
+def average_of(folder, **options):
+    """The engine for `run_average`."""
+    return federation(folder, fedax.FedAvg(), schedule=EVERYONE, **options)
+
+
+def run_average(engine=None, **options):
+    """FedAvg with all clients in every round."""
+    return run(fedax.FedAvg(), engine, schedule=EVERYONE, **options)
+
+
 def check_same(history, other):
     """Both runs end with the same parameters, up to rounding."""
     np.testing.assert_allclose(vector(history), vector(other), rtol=0, atol=1e-12)

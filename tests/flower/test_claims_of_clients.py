@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from federation import CLIENTS, EVERYONE, SIZE, client_of, federation, run
+from federation import CLIENTS, SIZE, average_of, client_of, federation, run, run_average
 from flwr.app import Error, Message
 
 import fedax
@@ -25,9 +25,7 @@ def lying(tmp_path, kind, lie, **options):
         lie(client_of(message), answer.content["answer"])
         return [answer]
 
-    return federation(
-        tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, kind=kind, **options
-    )
+    return average_of(tmp_path, spoil=spoil, kind=kind, **options)
 
 
 def registered():
@@ -45,7 +43,7 @@ def test_a_key_is_bound_to_its_client(tmp_path, caplog, claimed):
 
     engine = lying(tmp_path, "query", lie, registered=registered, patience=0.0)
     with pytest.raises(FedaxError, match=r"clients 1 .* did not come"):
-        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+        run_average(engine, rounds=1)
     assert (
         f"client 1 refused: it says it is client {claimed}, and its key is that of client 1"
         in caplog.text
@@ -57,7 +55,7 @@ def test_a_key_of_nobody_is_refused(tmp_path, caplog):
     known = {node: k for node, k in registered().items() if k != 3}
     engine = federation(tmp_path, fedax.FedAvg(), registered=lambda: known, patience=0.0)
     with pytest.raises(FedaxError, match=r"clients 3 .* did not come"):
-        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+        run_average(engine, rounds=1)
     reason = "node 103 refused: it says it is client 3, and its key is that of no client"
     assert reason in caplog.text
 
@@ -68,9 +66,9 @@ def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
         return [gone if client_of(message) == 1 else answer]
 
     options = {"registered": registered, "patience": 0.0, "spoil": spoil, "kind": "query"}
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, **options)
+    engine = average_of(tmp_path, **options)
     with pytest.raises(FedaxError, match=r"clients 1 .* did not come"):
-        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+        run_average(engine, rounds=1)
     assert "client 1 refused: error 5" in caplog.text
 
 
@@ -90,7 +88,7 @@ def test_claimed_sizes_that_cannot_be_counted_name_the_client(tmp_path, caplog, 
 
     engine = lying(tmp_path, "query", lie, patience=0.0, most_examples=most)
     with pytest.raises(FedaxError, match=r"clients 2 .* did not come"):
-        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+        run_average(engine, rounds=1)
     assert re.search(f"node 102 refused: client 2 claims .*{size} {name}", caplog.text)
 
 
@@ -102,11 +100,11 @@ def test_sums_that_are_refused_are_left_out_and_counted(tmp_path):
         if k == 1:
             facts["order"] = "f" * 32
 
-    observed = {"observe": [fedax.observe.TrainLoss()], "schedule": EVERYONE, "rounds": 1}
+    observed = {"observe": [fedax.observe.TrainLoss()], "rounds": 1}
     engine = lying(tmp_path, "evaluate", lie)
     with pytest.raises(FedaxError, match="measurement of train: client 1"):
-        run(fedax.FedAvg(), engine, **observed)
-    history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
+        run_average(engine, **observed)
+    history = run_average(engine, on_bad_client="drop", **observed)
     assert history.metrics["measured_clients"].tolist() == [3, 3]
     assert find_doubts([Record.of(history)])[-1] == ": the last metrics are of 3 clients."
     engine.grid.spoil = None
@@ -143,7 +141,7 @@ def test_texts_of_clients_are_one_printable_line(field, tmp_path, caplog):
             facts[field] = text
 
     engine = lying(tmp_path, "train", lie)
-    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop", observe=[])
+    run_average(engine, rounds=1, on_bad_client="drop", observe=[])
     (line,) = [record.getMessage() for record in caplog.records]
     assert "client 1: left out" in line
     assert not {"\x1b", "\n", "\x07", "\u202e"} & set(line)

@@ -156,11 +156,7 @@ def test_versions_of_memories_are_dropped(tmp_path):
 @pytest.mark.slow
 def test_several_seeds_have_memories_of_their_own(tmp_path):
     algorithm = fedax.SCAFFOLD()
-    options = {
-        "solver": fedax.SGD(0.05),
-        "schedule": fedax.Schedule(cohort=3, epochs=2, batch_size=3),
-        "rounds": 2,
-    }
+    options = {"solver": SOLVER, "schedule": SCHEDULE, "rounds": 2}
     ours = fedax.run_grid(
         [algorithm], task(), seed=[1, 2], engine=federation(tmp_path, algorithm), **options
     )

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from federation import EVERYONE, check_same, client_of, federation, run
+from federation import EVERYONE, average_of, check_same, client_of, federation, run, run_average
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 import fedax
@@ -83,15 +83,15 @@ def _impatient(monkeypatch):
 def without_the_last():
     """The same rounds of the first three clients alone: streams depend on the client's number, and
     it has the last one."""
-    return run(fedax.FedAvg(), clients=3, schedule=EVERYONE, rounds=2)
+    return run_average(clients=3, rounds=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILED)
 def test_left_out_as_if_not_drawn(kind, without_the_last, tmp_path, caplog):
     change, reason = SPOILED[kind]
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=of_the_last(change))
-    history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop")
+    engine = average_of(tmp_path, spoil=of_the_last(change))
+    history = run_average(engine, rounds=2, on_bad_client="drop")
     check_same(history, without_the_last)
     assert history.outcome.ok
     assert history.logged["dropped"].tolist() == [[LAST], [LAST]]
@@ -112,24 +112,22 @@ def test_left_out_as_if_not_drawn(kind, without_the_last, tmp_path, caplog):
 def test_not_finite_is_left_out_too(spoiled, without_the_last, tmp_path):
     """An upload, or a memory, of which the client says so."""
     change = of_the_last(lambda m, a: replaced(a, **spoiled))
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=change)
-    history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop")
+    engine = average_of(tmp_path, spoil=change)
+    history = run_average(engine, rounds=2, on_bad_client="drop")
     check_same(history, without_the_last)
-    stopped = run(fedax.FedAvg(), engine, schedule=EVERYONE)
+    stopped = run_average(engine)
     assert (stopped.outcome.kind, stopped.outcome.client) == ("non-finite", LAST)
 
 
 @pytest.mark.slow
 def test_fewer_than_the_minimum_change_nothing(tmp_path):
-    engine = federation(
-        tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=of_the_last(lambda m, a: []), minimum=4
-    )
-    history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop")
+    engine = average_of(tmp_path, spoil=of_the_last(lambda m, a: []), minimum=4)
+    history = run_average(engine, rounds=2, on_bad_client="drop")
     assert np.array_equal(vector(history), vector(run(fedax.FedAvg(), rounds=0)))
     assert history.outcome.ok
     assert history.logged["absent"].tolist() == [1, 1]
     with pytest.raises(fedax.FedaxError, match="round 0: client 3: no answer within"):
-        run(fedax.FedAvg(), engine, schedule=EVERYONE)
+        run_average(engine)
 
 
 @pytest.mark.slow
@@ -296,10 +294,10 @@ def test_a_node_that_is_gone_for_a_moment_is_asked_again(tmp_path):
             return [Message(Error(roster.NODE_UNAVAILABLE, "gone"), reply_to=message)]
         return [answer]
 
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=away, deadline=20.0)
-    history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2)
+    engine = average_of(tmp_path, spoil=away, deadline=20.0)
+    history = run_average(engine, rounds=2)
     assert len(gone) == 3
-    check_same(history, run(fedax.FedAvg(), schedule=EVERYONE, rounds=2))
+    check_same(history, run_average(rounds=2))
 
 
 @pytest.mark.slow
@@ -375,15 +373,15 @@ def test_a_dead_client_is_not_waited_for(secure, tmp_path, caplog):
 def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog):
     """With on_bad_client="stop" all are needed: the wait is in the log, and the result is that of a
     run without it."""
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=60.0)
-    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)  # every client comes once
+    engine = average_of(tmp_path, deadline=60.0)
+    run_average(engine, rounds=0)  # every client comes once
     with_dead_clients(engine, {LAST}, back_at=4, back=[LAST])
-    history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, observe=[])
+    history = run_average(engine, rounds=2, observe=[])
     (wait,) = [r.getMessage() for r in caplog.records]
     assert re.fullmatch(
         r"FedAvg\.train, round 0: client 3 offline; waiting up to \d+ seconds", wait
     )
-    check_same(history, run(fedax.FedAvg(), schedule=EVERYONE, rounds=2))
+    check_same(history, run_average(rounds=2))
 
 
 @pytest.mark.slow
@@ -399,24 +397,21 @@ def test_deadlines_do_not_follow_the_clock(jump, tmp_path, monkeypatch):
         is_lost = client_of(message) == LAST and message.content["order"]["round"] == 1
         return [] if is_lost else [answer]
 
-    options = {"schedule": EVERYONE, "spoil": spoil, "deadline": 5.0}
-    engine = federation(tmp_path, fedax.FedAvg(), **options)
-    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
+    engine = average_of(tmp_path, spoil=spoil, deadline=5.0)
+    run_average(engine, rounds=0)
     with_dead_clients(engine, {LAST}, back_at=4, back=[LAST])
     with pytest.raises(fedax.FedaxError, match="round 1: client 3: no answer within 5 seconds"):
-        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, observe=[])
+        run_average(engine, rounds=2, observe=[])
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_impatient")
 def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog):
     """Rounds are not used up while everybody is away: two of four are needed, and one is there."""
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=60.0, minimum=2)
-    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
+    engine = average_of(tmp_path, deadline=60.0, minimum=2)
+    run_average(engine, rounds=0)
     with_dead_clients(engine, {1, 2, LAST}, back_at=4, back=[1])
-    history = run(
-        fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop", observe=[]
-    )
+    history = run_average(engine, rounds=2, on_bad_client="drop", observe=[])
     assert history.logged["answers"].tolist() == [2, 2]
     assert history.logged["absent"].tolist() == [2, 2]
     assert "round 0: client 1, 2, 3 offline; waiting up to" in caplog.text
@@ -439,13 +434,10 @@ def test_answers_that_cannot_be_used_are_no_quorum(change, tmp_path):
     def spoil(message, answer):
         return change(message, answer) if client_of(message) == 0 else [answer]
 
-    options = {"schedule": EVERYONE, "spoil": spoil, "deadline": 60.0, "minimum": 3}
-    engine = federation(tmp_path, fedax.FedAvg(), **options)
-    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
+    engine = average_of(tmp_path, spoil=spoil, deadline=60.0, minimum=3)
+    run_average(engine, rounds=0)
     with_dead_clients(engine, {LAST}, back_at=4, back=[LAST])
-    history = run(
-        fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop", observe=[]
-    )
+    history = run_average(engine, rounds=1, on_bad_client="drop", observe=[])
     assert history.logged["answers"].tolist() == [3]
     assert history.logged["dropped"].tolist() == [[0]]
 
@@ -469,8 +461,8 @@ def with_greetings(engine, node, is_silent):
 def test_a_new_node_that_does_not_answer_holds_up_no_round(tmp_path, monkeypatch):
     """A stranger's, or one that is just starting: the round ends at its own deadline."""
     monkeypatch.setattr(roster, "HELLO", 15.0)
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=0.5)
-    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, observe=[])
+    engine = average_of(tmp_path, deadline=0.5)
+    run_average(engine, rounds=1, observe=[])
     with_dead_clients(engine, {LAST})
     engine.grid.workers[300] = engine.grid.workers[101]
     asked = with_greetings(engine, 300, True)
@@ -485,8 +477,8 @@ def test_a_new_node_that_does_not_answer_holds_up_no_round(tmp_path, monkeypatch
 
 def test_a_refused_node_is_not_asked_at_every_look(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(roster, "AGAIN", 0.01)
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=0.5)
-    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
+    engine = average_of(tmp_path, deadline=0.5)
+    run_average(engine, rounds=0)
     state = with_dead_clients(engine, {LAST})
     engine.grid.workers[300] = engine.grid.workers[101]
     asked = with_greetings(engine, 300, False)

@@ -9,7 +9,15 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from cryptography.fernet import InvalidToken
-from federation import EVERYONE, changed_record, client_of, federation, run
+from federation import (
+    EVERYONE,
+    average_of,
+    changed_record,
+    client_of,
+    federation,
+    run,
+    run_average,
+)
 from flwr.app import RecordDict
 
 import fedax
@@ -80,12 +88,12 @@ def test_a_sum_with_a_false_share_changes_nothing(tmp_path, caplog):
             facts["shares"] = [facts["shares"][0][::-1], *facts["shares"][1:]]
         return [answer]
 
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, secure=LARGEST)
-    ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
+    engine = average_of(tmp_path, spoil=spoil, secure=LARGEST)
+    ours = run_average(engine, rounds=1, on_bad_client="drop")
     assert np.array_equal(vector(ours), vector(run(fedax.FedAvg(), rounds=0)))
     assert "round 0: the sum of 4 uploads is not opened" in caplog.text
     with pytest.raises(fedax.FedaxError, match="round 0: the sum of 4 uploads is not opened"):
-        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+        run_average(engine, rounds=1)
 
 
 def test_a_key_with_which_none_can_be_exchanged_is_refused(tmp_path):
@@ -97,8 +105,8 @@ def test_a_key_with_which_none_can_be_exchanged_is_refused(tmp_path):
             facts["keys"] = [bytes(32), *facts["keys"][1:]]
         return [answer]
 
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, secure=LARGEST)
-    ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
+    engine = average_of(tmp_path, spoil=spoil, secure=LARGEST)
+    ours = run_average(engine, rounds=1, on_bad_client="drop")
     assert ours.logged["refused"].tolist() == [1]
     assert ours.logged["answers"].tolist() == [3]
 
