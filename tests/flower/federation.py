@@ -40,6 +40,8 @@ def task(clients=CLIENTS, dtype=float):
         squares,
         fedax.FederatedData.from_arrays(examples(clients, dtype), test=examples(clients, dtype)),
         l2=0.01,
+        # also the name of what the server counts
+        scores={"count": squares},
     )
 
 

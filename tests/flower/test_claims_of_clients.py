@@ -107,8 +107,12 @@ def test_sums_that_are_refused_are_left_out_and_counted(tmp_path):
     history = run_average(engine, on_bad_client="drop", **observed)
     assert history.metrics["measured_clients"].tolist() == [3, 3]
     assert find_doubts([Record.of(history)])[-1] == ": the last metrics are of 3 clients."
-    engine.grid.spoil = None
-    history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
+
+
+def test_a_split_without_examples_does_not_count(tmp_path):
+    engine = lying(tmp_path, "query", lambda k, facts: facts.update(test=0))
+    observed = [fedax.observe.TrainLoss(), fedax.observe.TestLoss()]
+    history = run_average(engine, on_bad_client="drop", observe=observed, rounds=1)
     assert history.metrics["measured_clients"].tolist() == [4, 4]
 
 
@@ -117,7 +121,7 @@ def test_sums_that_are_not_finite_end_the_run_or_are_left_out(tmp_path):
 
     def spoil(message, answer):
         if client_of(message) in spoiled:
-            answer.content["up"] = record_of((np.nan,))
+            answer.content["up"] = record_of(np.full(2, np.nan))
         return [answer]
 
     schedule = fedax.Schedule(weights="equal")

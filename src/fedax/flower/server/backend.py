@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -53,8 +53,18 @@ ABSENT = 4
 
 LEFT_OUT = "%s, client %d: left out: %s"
 Read = TypeVar("Read")
-Sums: TypeAlias = dict[str, Float[Array, "clients"]]
-"""Sums over each client's examples, by name."""
+
+
+class Sums(NamedTuple):
+    """Sums over each client's examples, zeros for a client that has not answered.
+
+    Attributes:
+        examples: their number.
+        scores: the sums of the loss and of all scores by name.
+    """
+
+    examples: Float[Array, "clients"]
+    scores: dict[str, Float[Array, "clients"]]
 
 
 class NoAnswer(FedaxError):
@@ -346,10 +356,6 @@ class FlowerBackend(PythonBackend):
     def measure(self, down: Any, split: str, personal: Personal | None = None) -> Sums:
         """Sums over the examples of each client, at a model sent down or at the one it uses itself.
 
-        Returns:
-            `"count"`, the number of a client's examples, and the sums of the loss and of all scores
-            over them; zeros for a client that has not answered.
-
         Raises:
             NoAnswer: none has, or one is missing that may not be.
         """
@@ -375,7 +381,7 @@ class FlowerBackend(PythonBackend):
             raise NoAnswer(f"{phase_name}: no client has answered")
         rows = [sums.get(k, [0] * (1 + len(names))) for k in range(len(sizes))]
         table = jnp.asarray(np.array(rows, number.dtype).T)
-        return dict(zip(["count", *names], table, strict=True))
+        return Sums(table[0], dict(zip(names, table[1:], strict=True)))
 
 
 def new_states(phase: TracedPhase, order: Any) -> dict[str, PyTree]:

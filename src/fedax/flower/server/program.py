@@ -87,7 +87,7 @@ class FlowerProgram(PythonProgram):
 
         def measure(*_: Any) -> Sums:
             ones = jnp.ones(clients, accumulator(layout.dtype))
-            return dict.fromkeys(["count", "loss", *self.task.scores], ones)
+            return Sums(ones, dict.fromkeys(["loss", *self.task.scores], ones))
 
         worked = empty_cohort(clients, layout.dtype)
         return observer(FlowerView(self.task, setup, measure, state, worked))
@@ -160,19 +160,19 @@ class FlowerView(View):
 
     def _means(self, split: str, score: str, personal: bool) -> Float[Array, "clients"]:
         sums = self._sums(split, personal)
-        return jnp.where(sums["count"] > 0, sums[score] / sums["count"], jnp.nan)
+        return jnp.where(sums.examples > 0, sums.scores[score] / sums.examples, jnp.nan)
 
     def measured(self, split: OfClients) -> Bool[Array, "clients"]:
         # asked after `per_client` or `personal`, which share the answers that came
         answered = [sums for (name, _), sums in self._answered.items() if name == split]
-        counts = [sums["count"] for sums in answered or [self._sums(split)]]
+        counts = [sums.examples for sums in answered or [self._sums(split)]]
         return (jnp.stack(counts) > 0).all(axis=0)
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
         if split == "central" and self.task.central is not None:
             return CompiledView(self.setup, self.w).overall("central", score)
         sums = self._sums("test" if split == "central" else split)
-        return sums[score].sum() / sums["count"].sum()
+        return sums.scores[score].sum() / sums.examples.sum()
 
     def objective(self) -> Float[Array, ""]:
         if not self.equal:
@@ -184,9 +184,11 @@ class FlowerView(View):
 
     @property
     def measured_clients(self) -> int | None:
-        """The fewest clients whose sums a metric is of, None if none is of clients' sums."""
-        counts = [int((sums["count"] > 0).sum()) for sums in self._answered.values()]
-        return min(counts, default=None)
+        """The fewest clients whose sums a metric is of, None if none is of clients' sums. A split
+        of which no client has examples does not count.
+        """
+        counts = [int((sums.examples > 0).sum()) for sums in self._answered.values()]
+        return min(filter(None, counts), default=None)
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         return jnp.broadcast_to(self.overall("central", score), (self.task.train.clients,))
