@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 
 import fedax
 from fedax import codecs
+from fedax.flower.client import disk
 from fedax.flower.client.disk import load_secret
 from fedax.flower.client.member import HIDE
 from fedax.flower.client.worker import Worker
@@ -25,6 +26,7 @@ from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.records import digest_of, order_name, record_of
 from fedax.flower.server import Flower
 from fedax.observe.base import Observer
+from fedax.utils import files
 from marks import slow
 
 CLIENTS = 4
@@ -200,6 +202,27 @@ def test_damaged_files_of_stored_messages_are_named(damaged, tmp_path):
     assert "up" not in answer
     assert re.search(rf"{re.escape(str(path))} is damaged", error(answer))
     assert client.outbox.account.uploads == {NOISE / 2: 1}
+
+
+@pytest.mark.slow
+def test_a_memory_belongs_to_the_noise_that_is_sent(tmp_path, monkeypatch):
+    """A disk is full just before the message is stored, so another one is made later."""
+
+    def write(path, *arguments):
+        if path.name.endswith("-noisy"):
+            raise fedax.core.WriteFailed(f"{path}: No space left")
+        files.write(path, *arguments)
+
+    channel = fedax.Channel(privacy=LOCAL, up=codecs.TopK(0.5))
+    engine = federation(tmp_path, LOCAL, channel=channel)
+    monkeypatch.setattr(disk, "write", write)
+    with pytest.raises(fedax.FedaxError, match="No space left"):
+        run(engine, LOCAL, channel=channel)
+    (memory,) = (tmp_path / "client-0").rglob("0*-*-*")
+    first = memory.read_bytes()
+    monkeypatch.undo()
+    run(engine, LOCAL, channel=channel)
+    assert memory.read_bytes() != first
 
 
 @pytest.mark.slow

@@ -3,9 +3,10 @@ of its privacy. All files are for their owner alone.
 
 - **Memories.** Every version is whole, none is overwritten, and none is lost while the server may
   ask for it. A version has the name of the order that made it, which is a hash of all that went
-  into it. So an order that comes twice writes the same content under the same name, one that comes
-  late writes a version that nobody asks for, and a server that continues from a checkpoint finds
-  the versions of that round.
+  into it but noise. So an order that comes twice writes the same content under the same name, one
+  that comes late writes a version that nobody asks for, and a server that continues from a
+  checkpoint finds the versions of that round. Of an order with noise, the version that counts is
+  written last, just before its message is stored.
 - **Messages with noise or under masks.** Noise protects one message. The same noise, or the same
   mask, on another content gives the difference of both away, and fresh noise on the same content is
   a further message that counts. So each is stored before it is sent, an order that comes again is
@@ -67,8 +68,7 @@ class Store:
         raise FedaxError(f"state {slot} of order {name} is not in {self.folder}")
 
     def keep(self, slot: str, version: Version, record: ArrayRecord, floor: int) -> None:
-        """Keeps a version, and drops those that nobody will ask for again. One that is there
-        already stays as it is.
+        """Keeps a version, and drops those that nobody will ask for again.
 
         Those of rounds before `floor` go, but for the newest of them on the way to this version:
         that is what the state was when round `floor` began.
@@ -76,9 +76,7 @@ class Store:
         Raises:
             WriteFailed: a full disk, for example.
         """
-        path = self._path(slot, version)
-        if not path.exists():
-            _write_stored(path, record)
+        _write_stored(self._path(slot, version), record)
         versions = {version.name: version for version in self._versions(slot)}
         name = version.before
         while name in versions and versions[name].round >= floor:

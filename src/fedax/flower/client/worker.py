@@ -194,10 +194,11 @@ class Worker:
         upload, new_states, broken = self.task.programs.call(
             run_single_client, phase_work, plan.setup, states, jnp.int32(self.partition)
         )
+        store = Store(self.folder / order["run"])
         if not broken:
             for name, slot, before in _versions(order, phase.states):
                 if name in new_states:
-                    self._store_of(order).keep(
+                    store.keep(
                         slot,
                         Version(round, order["order"], before),
                         record_of(new_states[name]),
@@ -231,12 +232,9 @@ class Worker:
         return {
             name: tree_of(content[f"first {name}"], forms[name], "state")
             if version == NEVER
-            else self._store_of(order).read(slot, version, forms[name])
+            else Store(self.folder / order["run"]).read(slot, version, forms[name])
             for name, slot, version in _versions(order, forms)
         }
-
-    def _store_of(self, order: Any) -> Store:
-        return Store(self.folder / order["run"])
 
     def _reply(self, order: Any, facts: dict[str, Any], **records: Any) -> Any:
         return RecordDict({**self._answer(order=order["order"], **facts), **records})
