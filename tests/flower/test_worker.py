@@ -66,7 +66,8 @@ def has_ended(site):
 
 
 @pytest.mark.slow
-def test_a_worker_that_cannot_start_says_why(tmp_path):
+def test_a_worker_that_cannot_start_says_why_in_its_log_alone(tmp_path):
+    """The ClientApp's error goes to the server."""
     (tmp_path / SITE).write_text("partition = ")
     node = subprocess.run(
         [sys.executable, "-c", CLIENT_APP, str(tmp_path)],
@@ -75,7 +76,9 @@ def test_a_worker_that_cannot_start_says_why(tmp_path):
         timeout=600,
         check=False,
     )
-    assert "TOMLDecodeError" in node.stderr
+    assert "see its worker.log" in node.stderr
+    assert "TOMLDecodeError" not in node.stderr
+    assert "TOMLDecodeError" in (tmp_path / "worker.log").read_text()
 
 
 def test_a_client_app_hands_messages_on(tmp_path, monkeypatch):
@@ -92,3 +95,6 @@ def test_a_client_app_hands_messages_on(tmp_path, monkeypatch):
     hello = ConfigRecord({"kind": "hello"})
     content = RecordDict({"order": hello, "down": arrays})
     assert relay(content, str(tmp_path)) == worker.answer(content)
+    # an error that is none of fedax may show examples, so its text stays here
+    unknown = worker.answer({"order": ConfigRecord({"kind": "Anna"})})
+    assert "Anna" not in unknown["answer"]["error"]

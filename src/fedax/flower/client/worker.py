@@ -111,8 +111,10 @@ class Worker:
         self._cached_plan = functools.cache(self._make_plan)
 
     def answer(self, content: Any) -> Any:
-        """Returns the answer to an order, both records of Flower; an error is an answer as well,
-        with its text.
+        """Returns the answer to an order, both records of Flower; an error is an answer as well.
+
+        It has the text of an error of fedax. Errors of the task's own code may show examples, so
+        their text stays in the client's log.
         """
         try:
             order = content["order"]
@@ -120,10 +122,10 @@ class Worker:
             kinds = {"hello": self._answer_hello, "work": self._work, "measure": self._measure}
             return kinds[order["kind"]](order, content)
         except Exception as error:
-            text = str(error)
-            if not isinstance(error, FedaxError):
-                text = f"{type(error).__name__}: {error}"
-            LOG.warning("client %d: order refused: %s", self.partition, text)
+            LOG.warning("client %d: order refused: %r", self.partition, error)
+            text = f"{type(error).__name__}, see the client's log"
+            if isinstance(error, FedaxError):
+                text = str(error)
             return self._answer(error=text)
 
     def _answer_hello(self, order: Any, content: Any) -> Any:
