@@ -269,7 +269,8 @@ def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
     assert worker.spent(DELTA) == pytest.approx(epsilon(3))
     assert worker.spent(DELTA) <= privacy.budget
     with pytest.raises(fedax.FedaxError, match=r"client 0: Privacy\(budget=.*of this client"):
-        run(federation(tmp_path, privacy, run="another"), privacy)
+        # the server's budget is another one
+        run(federation(tmp_path, privacy, run="another"), LOCAL)
     # the account is of the folder, not of the process; one that cannot be read stops the client
     (tmp_path / "client-0" / "account.json").write_text("{")
     assert "up" not in worker.answer(renamed(order, round=20))

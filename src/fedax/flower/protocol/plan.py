@@ -145,8 +145,11 @@ class Assignment(NamedTuple):
     def name(self, layout: Layout, clients: int, l2: float) -> str:
         """Returns a hash that is the same for equal assignments, hyperparameters and all, of runs
         with as many clients and a task with the same l2.
+
+        A run goes on with another budget of privacy, of which each client keeps its own.
         """
         facts = describe(self._asdict(), "assignment")
+        facts.pop("assignment.channel.privacy.budget", None)
         facts["run"] = f"{clients} clients, l2 {float(l2)}, protocol {PROTOCOL}"
         facts["model"] = strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}")
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
