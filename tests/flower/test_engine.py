@@ -205,14 +205,17 @@ def test_own_leaves_of_the_global_model_are_the_initial_ones(tmp_path):
 
 
 @pytest.mark.slow
-def test_labels_are_flipped_at_the_clients(tmp_path):
+def test_labels_are_flipped_at_clients_with_names(tmp_path):
+    """Each has its own value of a hyperparameter."""
     rows = {"x": np.ones(SIZE), "y": np.arange(SIZE)}
-    labelled = fedax.Task(0.1, lambda w, rows: (w - rows["y"].astype(float)) ** 2, [rows] * 3)
+    data = fedax.FederatedData.from_arrays(dict.fromkeys("abc", rows))
+    labelled = fedax.Task(0.1, lambda w, rows: (w - rows["y"].astype(float)) ** 2, data)
+    method = fedax.FedProx(mu={"b": 0.5, "a": 0.0, "c": 1.0})
     channel = fedax.Channel(attack=fedax.attacks.LabelFlip(share=0.5, classes=9))
-    engine = federation(tmp_path, fedax.FedAvg(), whole=labelled, channel=channel)
+    engine = federation(tmp_path, method, whole=labelled, channel=channel)
     options = {"solver": SOLVER, "schedule": SCHEDULE, "channel": channel, "rounds": 2}
     ours, theirs = (
-        fedax.run(fedax.FedAvg(), labelled, engine=given, **options) for given in (engine, None)
+        fedax.run(method, labelled, engine=given, **options) for given in (engine, None)
     )
     check_same(ours, theirs)
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.channel import is_message
 from fedax.communication.privacy import system_gaussians
-from fedax.core.hyper import as_arrays
+from fedax.core.hyper import as_arrays, bound_to
 from fedax.core.task import Task
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.evaluation import CompiledView
@@ -99,7 +99,8 @@ class Worker:
         dtype = self.layout.dtype
         resolved = [
             given._replace(
-                algorithm=as_arrays(given.algorithm, dtype), solver=as_arrays(given.solver, dtype)
+                algorithm=as_arrays(bound_to(given.algorithm, task.names, self.clients), dtype),
+                solver=as_arrays(given.solver, dtype),
             )
             for given in assignments
         ]
