@@ -66,6 +66,8 @@ def test_private_files_are_their_owners_alone(made):
 def test_a_client_is_packed_once_and_within_the_number(made):
     assert deploy("pack", made, 0).exit_code == 2
     assert deploy("pack", made, 3).exit_code == 2
+    # a client's folder has no such path
+    assert "--data" in deploy("pack", made, 0, "--data", "../mine.py").output
 
 
 def test_a_folder_is_not_overwritten(made):

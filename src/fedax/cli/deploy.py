@@ -69,7 +69,7 @@ def pack(
     data: Annotated[
         str,
         Option(
-            help="A file of Python with the client's examples, on its machine.",
+            help="A Python file with the client's examples: its path there, or name in its folder.",
             show_default="its part of the task",
         ),
     ] = "",

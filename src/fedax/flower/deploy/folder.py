@@ -164,17 +164,20 @@ def pack(folder: Path, partition: int, data: str) -> Path:
     Args:
         folder: of the server.
         partition: the client's number.
-        data: the path of a file of Python with the client's examples, on the client's machine; an
-            empty one for its part of the task.
+        data: a file of Python with the client's examples, by its path on the client's machine, or
+            its name in the client's folder; an empty one for its part of the task.
 
     Raises:
-        InvalidInput: no such client.
+        InvalidInput: no such client, or a path from the working directory.
         RunExists: the client's folder is there already.
     """
     settings = tomllib.loads((folder / "keys" / SITE).read_text())
     if partition not in range(settings["clients"]):
         allowed = f"whole numbers from 0 to {settings['clients'] - 1}"
         raise InvalidInput.of("SITE", partition, allowed)
+    path = Path(data)
+    if path.parent.name and not path.is_absolute():
+        raise InvalidInput.of("--data", data, "an absolute path, or a name in the client's folder")
     site = folder / "sites" / str(partition)
     if site.exists():
         raise RunExists(f"{site} exists. Remove it to make a new key pair for this client.")
