@@ -15,6 +15,7 @@ from federation import EVERYONE, SCHEDULE, SIZE, SOLVER, check_same, federation,
 import fedax
 from fedax import codecs
 from fedax.flower import Assignment, in_process
+from fedax.flower.server import program
 from marks import quick
 from problems import vector
 
@@ -144,10 +145,15 @@ def test_a_checkpoint_follows_every_round(tmp_path):
 
 
 @pytest.mark.slow
-def test_versions_of_memories_are_dropped(tmp_path):
+@pytest.mark.parametrize("resumes", [False, True], ids=["checkpoints", "history"])
+def test_versions_of_memories_are_dropped(resumes, tmp_path, monkeypatch):
     algorithm = fedax.SCAFFOLD()
-    options = {"checkpoint": tmp_path / "checkpoints", "checkpoint_every": 1, "rounds": 8}
-    run(algorithm, federation(tmp_path, algorithm), **options)
+    engine = federation(tmp_path, algorithm)
+    options = {"checkpoint": tmp_path / "checkpoints", "checkpoint_every": 1}
+    if resumes:
+        monkeypatch.setattr(program, "REMEMBERED", 1)
+        options = {"resume": run(algorithm, engine, rounds=2), "observe_every": 1}
+    run(algorithm, engine, rounds=8, **options)
     for k in range(4):
         rounds = sorted(int(path.name[:9]) for path in (tmp_path / f"client-{k}").rglob("0*-*-*"))
         assert sum(t < 5 for t in rounds) <= 1  # checkpoints 6 and 7 are the last before round 7

@@ -46,11 +46,11 @@ class FlowerProgram(PythonProgram):
         self._checkpoint_rounds: list[int] = []
 
     def advance(self, states: Any, first: int, count: int) -> Any:
-        # continued from a checkpoint, which may be needed again
-        if first and not self._checkpoint_rounds and not self._rounds_done:
-            self._checkpoint_rounds.append(first)
         self._rounds_done = first + count
-        floor = self._checkpoint_rounds[0] if self._checkpoint_rounds else first - REMEMBERED
+        floor = first - REMEMBERED
+        # of two checkpoints, the older one may be needed again
+        if len(self._checkpoint_rounds) == 2:
+            floor = self._checkpoint_rounds[0]
         for backend, _ in self.runs:
             backend.floor = max(floor, 0)
         return super().advance(states, first, count)
