@@ -188,8 +188,7 @@ class Worker:
             leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
             # the shapes before a codec
             shapes = [(leaf.dim,) if is_message(leaf) else leaf.shape for leaf in leaves]
-            drawn = system_gaussians(shapes)
-            gaussians = [jnp.asarray(numbers, self.layout.dtype) for numbers in drawn]
+            gaussians = system_gaussians(shapes)
             protection = (private.stage(phase.name, occurrence, gaussians=gaussians),)
         stages = message_stages(plan.setup.channel, self.clients, protection)
         root = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32))
