@@ -31,16 +31,18 @@ class Flower(Engine):
     `"drop"`, the metric `measured_clients` says of how many clients the other metrics of an
     observation are.
 
-    `History.logged` has `answers`, `absent` and `refused` of every round; `History.bits` are those
-    of the arrays that were sent.
+    `History.logged` has `answers`, `absent` and `refused` of every round. `History.bits` are those
+    of messages and uploads, as in a simulation; a client's first states are not counted.
 
     Args:
         grid: of Flower, as a ServerApp gets it.
         clients: how many there are; by default as many as the task has.
         run: a name under which clients keep their states and messages; a run that is to be
             continued has the same, and every other run another one, also after the results of an
-            earlier run were removed. By default a new one.
-        deadline: seconds for the answers of a phase, above 0; 600 by default.
+            earlier run were removed. By default a new one for this engine: a second run of equal
+            settings and seed needs another engine.
+        deadline: seconds for the answers of a phase, above 0; 600 by default. A client delays a
+            phase by up to one deadline, under masks by up to four.
         minimum: with `on_bad_client="drop"` the fewest uploads of a phase that count, at least 1; a
             round with fewer leaves the state as it was.
         patience: seconds to wait for all clients at the start, at least 0; 600 by default.
