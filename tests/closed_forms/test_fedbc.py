@@ -73,6 +73,7 @@ def test_fedbc_against_its_equations(momentum, learn, start):
     found = run(method, rounds, schedule)
     z = np.zeros(3)
     own = np.zeros((4, 3))
+    lam = np.clip(lam, low, high)
     lam_speed = np.zeros(4)
     gamma_speed = np.zeros(4)
     for t in range(rounds):

@@ -50,6 +50,7 @@ RUNS = [
     ("schedule", fedax.ProxSkip(), {"schedule": fedax.Schedule(epochs=1, batch_size=4)}),
     ("schedule", fedax.ProxSkip(), {"schedule": fedax.Schedule(times=(1, 3, 6))}),
     ("dual_buffer", fedax.FedBC(dual_buffer="shared"), LATE),
+    ("lam_min", fedax.FedBC(lam_min=2.0, lam_max=1.0), {}),
     ("MOON.*features", fedax.MOON(), {}),
     ("FedLC.*classification", fedax.FedLC(), {"task": COUNTS}),
     ("FedPer.*head", fedax.FedPer(head="out"), {}),

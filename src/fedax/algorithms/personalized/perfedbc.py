@@ -6,8 +6,7 @@ from typing import Any
 import optax
 from jaxtyping import Array, Float
 
-from fedax.algorithms.server.constrained import DualState
-from fedax.algorithms.server.fedbc import FedBC
+from fedax.algorithms.server.fedbc import DualState, FedBC
 from fedax.core import Client, Minibatch, Scalar, Vector, hyper
 
 

@@ -3,17 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Int
 
-from fedax.algorithms.server.constrained import BeyondConsensusState, Constrained, DualState
-from fedax.algorithms.server.multipliers import Ascent, Turns
+from fedax.algorithms.server.multipliers import Ascent, Multiplier, Turns
 from fedax.core import (
+    Algorithm,
     Citation,
     Client,
+    ClientStates,
     Federation,
     InvalidInput,
     LocalProblem,
+    Personal,
     Reduction,
     Scalar,
     Schedule,
@@ -21,9 +25,26 @@ from fedax.core import (
     Vector,
     hyper,
 )
+from fedax.core.hyper import PerClient, entry
 
 
-class FedBC(Constrained):
+class DualState(eqx.Module):
+    """One client's state: its model, its multiplier, and whether it ever worked."""
+
+    x: Vector
+    dual: Multiplier
+    visited: Float[Array, ""]
+
+
+class BeyondConsensusState(eqx.Module):
+    """The global model, the clients' states, and the dual steps of all clients so far."""
+
+    w: Vector
+    clients: ClientStates
+    clock: Int[Array, ""]
+
+
+class FedBC(Algorithm[BeyondConsensusState]):
     r"""Local models may differ from the global one by a tolerance; multipliers of that constraint
     weigh the average.
 
@@ -62,6 +83,12 @@ class FedBC(Constrained):
     eq. (9), (11), (13).
     """
 
+    lam: PerClient = hyper(0.0, low=0.0, per_client=True, doc="initial multipliers")
+    gamma: PerClient = hyper(0.0, low=0.0, per_client=True, doc="initial tolerances")
+    lam_min: PerClient = hyper(0.0, low=0.0, per_client=True, doc="lower bound of the multipliers")
+    lam_max: PerClient = hyper(
+        np.inf, low=0.0, per_client=True, doc="upper bound of the multipliers"
+    )
     dual_lr: Scalar = hyper(1e-3, low=0.0, doc="step size of multipliers and tolerances")
     learn_gamma: bool = hyper(True, doc="whether tolerances are learned")
     start: str = hyper("own", choices=("own", "global"), doc="the model at which local work starts")
@@ -91,6 +118,19 @@ class FedBC(Constrained):
             # a late client has the order of the step at which it was dispatched
             allowed = "'own' with an asynchronous server, whose clients take no turns"
             raise InvalidInput.of("FedBC(dual_buffer=...)", self.dual_buffer, allowed)
+        # a run has made arrays of mappings
+        if np.any(np.greater(self.lam_min, self.lam_max)):  # type: ignore[arg-type]
+            raise InvalidInput.of("FedBC(lam_min=...)", self.lam_min, "numbers up to lam_max")
+
+    def init(self, fed: Federation, w: Vector) -> BeyondConsensusState:
+        def initial_state(k: Int[Array, ""]) -> DualState:
+            bounds = (entry(self.lam_min, k), entry(self.lam_max, k))
+            lam = jnp.clip(entry(self.lam, k), *bounds).astype(w.dtype)
+            gamma = entry(self.gamma, k).astype(w.dtype)
+            zero = jnp.zeros_like(lam)
+            return DualState(w, Multiplier(lam, gamma, zero, zero, jnp.int32(0)), zero)
+
+        return BeyondConsensusState(w, fed.client_states(initial_state), jnp.int32(0))
 
     def round(self, fed: Federation, state: BeyondConsensusState) -> BeyondConsensusState:
         # the clock counts the dual steps of all clients in all rounds
@@ -124,3 +164,15 @@ class FedBC(Constrained):
             reference=z,
             state=DualState(x, dual, jnp.ones_like(state.visited)),
         )
+
+    def weights(self, state: BeyondConsensusState) -> ClientStates:
+        return state.clients.each(lambda client_state: client_state.dual.lam)
+
+    def personal(self, state: BeyondConsensusState) -> Personal:
+        return Personal(self.adapt, (state.w,), state.clients)
+
+    def adapt(self, client: Client, z: Vector, state: DualState) -> Vector:
+        """Returns the model that a client uses itself: its last one, or the global one before its
+        first work.
+        """
+        return jnp.where(state.visited > 0, state.x, z)

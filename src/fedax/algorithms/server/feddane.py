@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax.numpy as jnp
 
+from fedax.algorithms.server.dane import gradient
 from fedax.core import (
     Algorithm,
     Citation,
@@ -91,13 +92,10 @@ class FedDANE(Algorithm[DaneState]):
         w = state.w
         if self.pipelined:
             return DaneState(*fed.average(self.solve_and_gradient, cohort, w, state.g))
-        g = fed.average(self.gradient, cohort, w)
+        g = fed.average(gradient, cohort, w)
         return DaneState(
             fed.average(self.solve, cohort if self.cohorts == "shared" else fed.sample(), w, g), g
         )
-
-    def gradient(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.gradient(w))
 
     def solve(self, client: Client, w: Vector, g: Vector) -> Upload[Vector]:
         return Upload(self._minimize(client, w, g, client.gradient(w)))

@@ -84,7 +84,7 @@ def weighted_softmax_gradient(
     Without `sums_true` the denominator is the sum over the classes other than the true one.
     """
     task = client.task
-    predict = client.task.predictor
+    predict = task.predictor
     assert predict is not None, "tasks without classes are refused"
 
     present = factors > 0

@@ -52,7 +52,7 @@ class FedNTD(OnClasses):
     def distillation(self, client: Client, w: Vector) -> Callable[..., Any]:
         """Returns the divergence of an example's not-true predictions from the global model's."""
         task = client.task
-        predict = client.task.predictor
+        predict = task.predictor
         assert predict is not None, "check_model refuses such tasks"
         global_params = task.assembled(client.layout.unravel(w))
 

@@ -3,11 +3,10 @@
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 import optax
 
 from fedax.algorithms.server.dane import gradient
-from fedax.algorithms.server.fedcm import MomentumState
+from fedax.algorithms.server.fedcm import FedCM, MomentumState
 from fedax.core import (
     Algorithm,
     Citation,
@@ -61,8 +60,7 @@ class MimeLite(Algorithm[MomentumState]):
         reductions=(Reduction({"momentum": 0.0}, "fedavg"),),
     )
 
-    def init(self, fed: Federation, w: Vector) -> MomentumState:
-        return MomentumState(w, jnp.zeros_like(w))
+    init = FedCM.init
 
     def round(self, fed: Federation, state: MomentumState) -> MomentumState:
         cohort = fed.sample()

@@ -135,9 +135,7 @@ def random_network(layout: Layout, key: Key[Array, ""]) -> Vector:
     r"""Returns parameters uniform in $\pm 1/\sqrt m$, with m the inputs of a leaf (of a vector: its
     length).
     """
-    widths = [
-        math.prod(shape[:-1]) if len(shape) > 1 else math.prod(shape) for shape in layout.shapes
-    ]
+    widths = [math.prod(shape[:-1] or shape) for shape in layout.shapes]
     bound = jnp.concatenate(
         [jnp.full(size, m**-0.5) for size, m in zip(layout.blocks, widths, strict=True)]
     )
