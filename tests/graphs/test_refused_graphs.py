@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
+from scipy.linalg import block_diag
 
 import fedax
 from fedax import codecs
@@ -79,11 +80,7 @@ def test_each_part_of_a_given_matrix_is_checked():
     swap = 1 - np.eye(2)
     lazy = np.full((2, 2), 0.5)
     triangle = (1 - np.eye(3)) / 2
-    nothing = np.zeros((2, 2))
-    matrix = np.block([[lazy, nothing], [nothing, swap]])
     with pytest.raises(InvalidInput, match="the eigenvalue -1"):
-        Graph.given(matrix, connected=False)
-    apart = np.zeros((4, 4))
-    apart[:3, :3] = triangle
-    apart[3, 3] = 1
+        Graph.given(block_diag(lazy, swap), connected=False)
+    apart = block_diag(triangle, 1)
     assert np.linalg.eigvalsh(Graph.given(apart, connected=False).matrix()).min() > -0.6

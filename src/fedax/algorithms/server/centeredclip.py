@@ -109,7 +109,7 @@ class CenteredClip(MixedUploads[ClipState]):
         change = client.minimize(start=w) - w
         factor = 1 - self.momentum if self.form == "as_written" else 1.0
         m = jnp.where(is_known > 0, factor * change + self.momentum * m, change)
-        return Upload(m, state=(m, jnp.ones_like(is_known)))
+        return Upload(m, state=(m, jnp.ones_like(is_known)), is_change=True)
 
     def clip(self, uploads: Gathered[Vector], center: Vector) -> Vector:
         """Returns the new aggregate, from the uploads of a cohort and the last aggregate."""

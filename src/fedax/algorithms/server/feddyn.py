@@ -37,7 +37,8 @@ class FedDyn(Algorithm[DynState]):
 
     The paper has equal weights $p_k = 1/N$; here they are those of the objective, with each client
     of S once, however clients are drawn, so that $h = \sum_k p_k h_k$ vanishes at the optimum of
-    $\sum_k p_k f_k$. The released code scales $\alpha$ by the clients' sizes instead.
+    $\sum_k p_k f_k$. The released code scales $\alpha$ by the clients' sizes instead. With an
+    asynchronous server only `weight="constant"` keeps that sum exact.
 
     Args:
         alpha: $\alpha$, above 0.

@@ -41,7 +41,8 @@ class FedVARP(Algorithm[LastChanges]):
     those of the objective, with each client of S once, and a client keeps its own $y_k$ and uploads
     $\Delta_k - y_k$: the server needs the memory of two models, whatever the number of clients.
     Changes are remembered as they are; with a decaying learning rate those of clients that were
-    away for long are longer than new ones.
+    away for long are longer than new ones. With an asynchronous server only `weight="constant"`
+    keeps the sum $\sum_k p_k y_k$ exact.
 
     Args:
         lr: $\eta$, above 0.
@@ -99,7 +100,8 @@ class MIFA(FedVARP):
 
     The paper has equal weights $p_k = 1/N$. It divides a change by the learning rate of its own
     round and multiplies the mean by the current one; here changes are remembered as they are, which
-    is the same as long as the learning rate does not decay.
+    is the same as long as the learning rate does not decay. With an asynchronous server only
+    `weight="constant"` keeps the sum $\sum_k p_k y_k$ exact.
 
     Args:
         lr: $\eta$, above 0.
