@@ -243,12 +243,14 @@ def test_fedbn_keeps_norms_and_statistics_where_they_are():
     np.testing.assert_allclose(found.state.clients.all(), scales, rtol=1e-10)
     np.testing.assert_allclose(found.model_state.all()["mean"], means, rtol=1e-10)
     assert found.bits.up[0] == found.bits.down[0] == 3 * 3 * 64
+
+
+@pytest.mark.parametrize("method", [fedax.FedBN(norms="scale"), fedax.IFCA()])
+def test_one_state_is_not_averaged_over_different_models(method):
     with pytest.raises(
-        InvalidInput,
-        match=r"FedBN, with Task\(state_policy=...\): got "
-        r"'average'; allowed: 'local' or",
+        InvalidInput, match=r"\(state_policy=...\): got 'average'; allowed: 'local' or"
     ):
-        history("average", method=lambda: fedax.FedBN(norms="scale"))
+        history("average", method=lambda: method)
 
 
 def test_parts_trained_alone_train_the_state_too():

@@ -54,11 +54,17 @@ class FedBN(Parted):
             hint = "Name the norms: norms=['bn*', 'downsample.1', ...]."
             raise InvalidInput.found(self.field, got, "the leaves of all norms", hint)
         super().check_model(task, layout)
-        if task.state is not None and task.state_policy == "average":
-            hint = (
-                "Give the task state_policy='local', so that the statistics stay where the "
-                "norms do."
-            )
-            raise InvalidInput.of(
-                "FedBN, with Task(state_policy=...)", "average", "'local' or 'frozen'", hint
-            )
+        refuse_averaged_state(task, "FedBN")
+
+
+def refuse_averaged_state(task: Task, method: str) -> None:
+    """Refuses a model with a state that the server averages, for a method whose clients use
+    different models.
+
+    Raises:
+        InvalidInput: the model has such a state.
+    """
+    if task.state is not None and task.state_policy == "average":
+        field = f"{method}, with Task(state_policy=...)"
+        hint = "With state_policy='local' every client keeps its own statistics."
+        raise InvalidInput.of(field, "average", "'local' or 'frozen'", hint)

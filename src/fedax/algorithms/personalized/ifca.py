@@ -6,14 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from fedax.algorithms.personalized.fedbn import refuse_averaged_state
 from fedax.core import (
     Algorithm,
     Citation,
     Client,
     Federation,
+    Layout,
     Personal,
     Reduction,
     Scalar,
+    Task,
     Upload,
     Vector,
     hyper,
@@ -37,7 +40,8 @@ class IFCA(Algorithm[Models]):
     A model that nobody takes stays. A client uses the model of least loss on its training examples;
     the global model is the mean of all k. The starts differ by normal noise, less its mean: equal
     models would be one cluster for ever. The paper starts at random, several times; what is logged
-    tells such runs apart.
+    tells such runs apart. Batch statistics belong to one model, so a task that averages them over
+    all clusters is refused.
 
     Notes: `members`, the clients of each cluster in the cohort.
 
@@ -67,6 +71,9 @@ class IFCA(Algorithm[Models]):
         equation="Alg. 1, option II",
         reductions=(Reduction({"clusters": 1}, "fedavg"),),
     )
+
+    def check_model(self, task: Task, layout: Layout) -> None:
+        refuse_averaged_state(task, "IFCA")
 
     def init(self, fed: Federation, w: Vector) -> Models:
         noise = jax.random.normal(fed.key("clusters"), (self.clusters, w.shape[0]), w.dtype)

@@ -46,7 +46,8 @@ class PFedMe(Algorithm[ModelAndStates]):
     learning rate. As written, all clients work in every round, and the drawn ones S send; the
     paper's mean over S has equal weights, which is a schedule with `weights="equal"`, and its
     released code has $n_k$. A client uses its last $\theta_k$, and the global model before its
-    first work. Needs SGD without momentum as the solver.
+    first work. With `trained="all"` the drawn clients upload their models, and all clients the
+    batch statistics that a server averages. Needs SGD without momentum as the solver.
 
     The code released for pFedMe has `weight_decay=0.001`; that released for FedBC has
     `trained="drawn"` too.
