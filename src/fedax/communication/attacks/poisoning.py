@@ -4,9 +4,9 @@ import equinox as eqx
 import numpy as np
 
 from fedax.communication.attacks.base import Attack
-from fedax.core import DataError, Task
+from fedax.core import DataError, InvalidInput, Task
 from fedax.core.hyper import hyper
-from fedax.errors import InvalidInput
+from fedax.examples.integer_ranges import find_wrong_label
 
 
 class LabelFlip(Attack):
@@ -22,7 +22,7 @@ class LabelFlip(Attack):
 
     Raises:
         InvalidInput: a task without whole labels.
-        DataError: another number than that of the data, or one with a label beyond it.
+        DataError: another number than that of the data, or labels that are not from 0 to C - 1.
 
     Example:
         >>> import fedax
@@ -36,15 +36,15 @@ class LabelFlip(Attack):
 
     def poison(self, task: Task, first: int, clients: int) -> Task:
         labels = task.train.arrays.get("y")
-        offsets = np.asarray(task.train.offsets)
+        offsets = task.train.offsets
         if labels is None or np.asarray(labels).dtype.kind not in "iu" or np.ndim(labels) != 1:
             got = f"a task with the arrays {sorted(task.train.arrays)}"
             raise InvalidInput.found("LabelFlip", got, "one with whole labels 'y'")
         # a copy, because other runs may use the same examples
         labels = np.array(labels)
         classes = task.data.classes or self.classes
-        if self.classes not in (0, classes) or labels.max() >= max(classes, 1):
-            allowed = "the number of classes; 0 for data that say it themselves"
+        if self.classes not in (0, classes) or find_wrong_label(labels, classes) is not None:
+            allowed = "the number of classes, labelled from 0 on; 0 for data that say it themselves"
             raise DataError.of("LabelFlip(classes=...)", self.classes, allowed)
         # k counts in the population, rows in the examples at hand, which begin with client `first`
         for k in self.members(clients):
