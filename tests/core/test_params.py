@@ -105,6 +105,13 @@ def test_numbers_that_are_settings_of_modules_are_in_no_file(tmp_path):
     assert x.shape == (3,)
 
 
+def test_whole_numbers_do_not_wrap(tmp_path):
+    path = tmp_path / "m.safetensors"
+    fedax.save_params(300, path)
+    with pytest.raises(InvalidInput, match="params: got whole numbers from 300"):
+        fedax.load_params(path, jnp.uint8(0))
+
+
 LIKE = {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}
 
 
@@ -115,9 +122,10 @@ def test_a_run_starts_from_a_model(tmp_path):
     options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full"), "rounds": 1}
     begun = fedax.run(fedax.FedAvg(), task, params={"a": 7.0}, **options)
     assert float(begun.params["a"]) == 5.0
-    begun.save(tmp_path / "m.safetensors")
-    assert read_weights(tmp_path / "m.safetensors").about["outcome"] == "ok"
-    for again in (tmp_path / "m.safetensors", str(tmp_path / "m.safetensors")):
+    path = tmp_path / "m.safetensors"
+    begun.save(path)
+    assert read_weights(path).about["outcome"] == "ok"
+    for again in (path, str(path)):
         assert float(fedax.run(fedax.FedAvg(), task, params=again, **options).params["a"]) == 4.0
     session = fedax.start(fedax.FedAvg(), task, params={"a": 7.0})
     assert float(session.params(session.init())["a"]) == 7.0

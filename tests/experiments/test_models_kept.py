@@ -97,17 +97,9 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
         [[float(row[f"probability_{c}"]) for c in range(10)] for row in rows], chances, atol=1e-8
     )
     np.savez(tmp_path / "x.npz", x=test.arrays["x"][:3])
-    words = [
-        "predict",
-        finished.path,
-        tmp_path / "x.npz",
-        "--run",
-        run,
-        "--out",
-        tmp_path / "p.csv",
-    ]
-    succeed(*words)
-    with (tmp_path / "p.csv").open() as stream:
+    out = tmp_path / "p.csv"
+    succeed("predict", finished.path, tmp_path / "x.npz", "--run", run, "--out", out)
+    with out.open() as stream:
         assert [row["label"] for row in csv.DictReader(stream)] == [
             row["label"] for row in rows[:3]
         ]

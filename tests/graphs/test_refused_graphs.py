@@ -77,10 +77,7 @@ def test_what_cannot_be(field, make):
 def test_each_part_of_a_given_matrix_is_checked():
     """A pair that swaps has the eigenvalue -1, whatever another part has on its diagonal; a
     triangle without own weights has -1/2."""
-    swap = 1 - np.eye(2)
-    lazy = np.full((2, 2), 0.5)
-    triangle = (1 - np.eye(3)) / 2
     with pytest.raises(InvalidInput, match="the eigenvalue -1"):
-        Graph.given(block_diag(lazy, swap), connected=False)
-    apart = block_diag(triangle, 1)
+        Graph.given(block_diag(np.full((2, 2), 0.5), 1 - np.eye(2)), connected=False)
+    apart = block_diag((1 - np.eye(3)) / 2, 1)
     assert np.linalg.eigvalsh(Graph.given(apart, connected=False).matrix()).min() > -0.6

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task, UnknownName
-from fedax.examples.arrays import as_ndarray
+from fedax.examples.arrays import as_ndarray, check_range
 from fedax.utils.files import read, write
 from fedax.utils.leaf_names import OnBase, is_in_module, names_of
 
@@ -130,7 +130,7 @@ def load_params(
         >>> all(jax.tree.leaves(jax.tree.map(np.array_equal, params, history.params)))
         True
     """
-    arrays = read_weights(Path(path)).arrays
+    arrays = read_weights(path).arrays
     if like is None:
         return arrays
     params = _place_arrays(arrays, like, str(path), names or {}, strict)
@@ -158,7 +158,7 @@ def load_state(path: str | Path, like: PyTree) -> PyTree:
     ...     load_state(f"{folder}/a.safetensors", like={"mean": jnp.ones(3)})["mean"].tolist()
     [0.0, 0.0, 0.0]
     """
-    return _state_in(read_weights(Path(path)).arrays, like, str(path))
+    return _state_in(read_weights(path).arrays, like, str(path))
 
 
 def place_model(arrays: Mapping[str, Any], task: Task, where: str) -> tuple[PyTree, Task]:
@@ -192,7 +192,7 @@ def initial_model(task: Task, params: Any, caller: str) -> tuple[PyTree, Task]:
     where = f"{caller}(params=...)"
     if isinstance(params, str | Path):
         where = str(params)
-        arrays = read_weights(Path(params)).arrays
+        arrays = read_weights(params).arrays
     elif isinstance(params, History):
         arrays = named_arrays(params.params, params.final_state)
     else:
@@ -228,8 +228,8 @@ def named_arrays(
     file_names = [(names or {}).get(name, name) for name in own_names] + state_names
     if len(set(file_names)) < len(file_names):
         raise InvalidInput.of("names", file_names, "a different name for every leaf")
-    leaves = jax.tree.leaves(params) + jax.tree.leaves(state)
-    stored = _mark_stored(params) + _mark_stored(state)
+    leaves = jax.tree.leaves((params, state))
+    stored = _mark_stored((params, state))
     return {
         name: as_ndarray(leaf, name)
         for name, leaf, is_stored in zip(file_names, leaves, stored, strict=True)
@@ -249,12 +249,12 @@ def to_bytes(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any] | None =
     return save(packed, {"fedax": json.dumps({"fedax": version("fedax"), **(about or {})})})
 
 
-def read_weights(path: Path) -> Weights:
+def read_weights(path: str | Path) -> Weights:
     """Reads the arrays of a file, and its metadata; see `load_params`."""
     from safetensors import deserialize
 
     try:
-        content = read(path)
+        content = read(Path(path))
         arrays = {
             name: np.frombuffer(tensor["data"], jnp.dtype(_TYPES[tensor["dtype"]])).reshape(
                 tensor["shape"]
@@ -355,4 +355,5 @@ def _fit_array(array: np.ndarray, leaf: Any, where: str) -> jax.Array:
     is_real = all(jnp.issubdtype(kind, jnp.floating) for kind in (array.dtype, dtype))
     if not is_real and array.dtype.kind not in "biu":
         raise InvalidInput.found(where, str(array.dtype), str(dtype))
+    check_range(array, dtype, where)
     return jnp.asarray(array, dtype)
