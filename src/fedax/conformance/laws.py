@@ -449,8 +449,8 @@ def weighs_examples_alike(method: Method) -> None:
 
 @law(
     "has the minimum as its fixed point",
-    "Look at the sign of a control variate, and at means over a cohort that are added to a sum "
-    "over all clients: they take "
+    "Look at the sign of a control variate, at a client's state that its work function does not "
+    "return, and at means over a cohort that are added to a sum over all clients: they take "
     "the factor `fed.answered.coverage`.",
 )
 def is_exact(method: Method) -> None:
