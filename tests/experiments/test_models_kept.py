@@ -127,12 +127,11 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     succeed("export", directory.path, "--run", run, "--client", 2, out)
     assert np.array_equal(fedax.load_params(out)["kernel"], kept["kernel"][2])
     result = call("predict", directory.path, "--run", run, "--client", 2, "test")
-    rows = list(csv.DictReader(io.StringIO(result.stdout)))
-    x = plan.task.test[2]["x"]
+    assert "The model of 2 predicts all rows." in result.stderr
+    rows = [*csv.DictReader(io.StringIO(result.stdout))]
     assert {row["client"] for row in rows} == {"2"}
-    assert [int(row["label"]) for row in rows] == (x @ kept["kernel"][2] + kept["bias"][2]).argmax(
-        1
-    ).tolist()
+    labels = plan.task.test[2]["x"] @ kept["kernel"][2] + kept["bias"][2]
+    assert [int(row["label"]) for row in rows] == labels.argmax(1).tolist()
     for more, words in (
         (("--client", 4), "--client: got '4'"),
         (("--client", 0, "--best"), "final models"),

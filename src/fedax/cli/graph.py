@@ -77,6 +77,8 @@ def parse_graph(text: str, clients: int) -> Any:
     Raises:
         InvalidInput: an unknown name or option, or a value out of range.
     """
+    from networkx import NetworkXError
+
     from fedax.errors import InvalidInput, UnknownName
     from fedax.experiments.config.shorthand import parse_section
     from fedax.graphs import TOPOLOGIES, Graph
@@ -89,5 +91,5 @@ def parse_graph(text: str, clients: int) -> Any:
         raise UnknownName.among("graph", name, names)
     try:
         return getattr(Graph, name)(clients, **options)
-    except TypeError as error:
+    except (TypeError, NetworkXError) as error:
         raise InvalidInput.because(f"graph {text!r}", str(error)) from error

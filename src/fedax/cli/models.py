@@ -14,11 +14,11 @@ from fedax.tasks import task
 
 def model_kind(best: bool, client: str | None) -> str:
     """Returns which model the options `--best` and `--client` ask for, see `model_path`."""
-    if best and client is not None:
+    if client is None:
+        return "best" if best else ""
+    if best:
         raise InvalidInput.because("--best and --client", "of clients, final models are kept")
-    if client is not None:
-        return "personal"
-    return "best" if best else ""
+    return "personal"
 
 
 def task_of(directory: RunDirectory, run: str, trust: bool = False) -> Task:

@@ -54,7 +54,7 @@ Run = Annotated[
 Client = Annotated[
     str | None,
     Option(
-        help="Take this client's own model. The run needs keep_models = 'personal'.",
+        help="Take this client's own model, for all rows. The run needs keep_models = 'personal'.",
         show_default="none",
     ),
 ]

@@ -66,7 +66,9 @@ def predict(
         chosen = of_split(task, examples, client)
     else:
         chosen = examples_of(task, file, encoding_of(directory.runs[run]))
-    if client is None and path.with_name("model-personal.safetensors").exists():
+    if client is not None:
+        echo(f"The model of {client} predicts all rows.", err=True)
+    elif path.with_name("model-personal.safetensors").exists():
         echo("The global model predicts; --client NAME takes a client's own.", err=True)
     table = predictions_csv(task, params, chosen)
     if out is None:
@@ -74,4 +76,5 @@ def predict(
     else:
         write(out, table)
         echo(f"Predictions: {out}")
-    next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run)
+    if path.name == "model.safetensors":
+        next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run)

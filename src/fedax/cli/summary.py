@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,22 +45,23 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     from fedax.results.record import by_task
     from fedax.results.tables.summary import columns_of
 
+    out = partial(console.out, highlight=False)
     for records in by_task(directory.shown()).values():
         is_wide = console.width >= 120
         metrics = [column.metric for column in columns_of(records) if is_wide or column.brief]
         comparison = compare_runs(records, directory.reads, metrics, directory.selections())
-        console.out(f"\n{format_tables(comparison, 'text')}", highlight=False)
+        out(f"\n{format_tables(comparison, 'text')}")
     if reading:
-        console.out(f"\n{reading}", highlight=False)
-    console.out(f"\n{directory.line()}", highlight=False)
+        out(f"\n{reading}")
+    out(f"\n{directory.line()}")
     for doubt in directory.doubts():
-        console.out(f"Warning: {doubt}", style="yellow", highlight=False)
+        out(f"Warning: {doubt}", style="yellow")
     page = directory.path / "report.html"
-    console.out(f"Report: {page}", highlight=False)
+    out(f"Report: {page}")
     if directory.status == "interrupted":
         message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
         message += f" `{shell('resume', directory.path)}` continues (own code: --trust-code)."
-        console.out(message, style="yellow", highlight=False)
+        out(message, style="yellow")
         # after everything was printed: scripts see the interruption by the exit code
         raise Exit(INTERRUPTED)
     next_step("prints a table for a paper.", "report", directory.path, "--table", "latex")
