@@ -49,13 +49,13 @@ REFUSED = [
     # grids
     ("mu = 1", "mu = 1\n[grid]\nfedprx.mu = [1.0]", "Did you mean 'fedprox'"),
     ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = [-1.0]", "FedProx(mu=...)"),
-    ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = 1.0", "grid.fedprox.mu"),
     ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = [1.0, 1.0]", "grid.fedprox.mu"),
     ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = [{}]", "grid.fedprox.mu"),
     ("mu = 1", "mu = 1\n[grid]\nschedule.cohort = [9]", "the number of clients"),
     ("mu = 1", "mu = 1\n[grid]\nsolver.rate = [1]", "option of solver 'sgd': got 'rate'"),
     ("mu = 1", "mu = 1\n[grid]\nseeds = [0, 5]\nfedprox.mu = [1.0]", "grid.seeds"),
     ("mu = 1", 'mu = 1\n[grid]\nselect = "validation_loss"', "validation"),
+    ("mu = 1", 'mu = 1\n[grid]\nselect = "client_accuracy"', "pattern"),
     ("mu = 1", f"mu = 1\n[grid.schedule]\n{AXES}\n", "algorithms"),
     # the text
     (ROUNDS, "rounds = = 2", "line 2, column 10"),

@@ -171,8 +171,8 @@ def test_everything_in_a_file_may_be_the_users(here):
 
 
 def test_scores_of_an_own_task_are_observed(here):
-    sections = {"task": {"name": "code.py:lines"}, "algorithm": [{"name": "fedavg"}]}
-    plan = Experiment.of(name="a", **sections).plan()
+    task = {"name": "code.py:lines"}
+    plan = Experiment.of(name="a", task=task, algorithm=[{"name": "fedavg"}]).plan()
     assert fedax.observe.CentralScore("gap") in plan.arguments["observe"]
 
 

@@ -17,11 +17,7 @@ from fedax.core.scheduling.clock import Clock
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
 from fedax.engine.round.engine import Engine
-from fedax.experiments.config.observers import (
-    default_observers,
-    make_observer,
-    observers_of,
-)
+from fedax.experiments.config.observers import default_observers, make_observer, observers_of
 from fedax.experiments.config.plan import Member, Plan
 from fedax.experiments.config.sections import (
     ENGINES,
@@ -369,9 +365,8 @@ class Experiment(Table):
         known = observers_of(task, self.minimum, self.unseen_steps)
         if names is None:
             names = default_observers(task, known, self.is_private, self.is_personal)
-        needed = self.required_metrics()
         # one of an own observer ends runs, but selects nothing
-        names = [*names, *(name for name in needed if name in (*known, self.select))]
+        names = [*names, *(n for n in self.required_metrics() if n in (*known, self.select))]
         observers = {name: make_observer(name, known) for name in dict.fromkeys(names)}
         for observer in observers.values():
             observer.check(task)

@@ -79,7 +79,7 @@ def default_observers(
         default.append("local_accuracy")
     if is_private:
         default = test if task.central else []
-    names: list[str] = []
+    names = list[str]()
     for name in default:
         with contextlib.suppress(InvalidInput):
             known[name]().check(task)

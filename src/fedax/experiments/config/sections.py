@@ -214,7 +214,7 @@ class GridSection(OpenTable):
         init=False
     )
 
-    select: str | None = None
+    select: str | None = Field(default=None, pattern="^(train|test|(local_)?validation)_")
     """The metric that selects: by default the validation loss if the task keeps examples for
     validation, of the models that the clients use themselves if a method has such; else the
     training loss, as in the papers. Test examples select only if they are named."""

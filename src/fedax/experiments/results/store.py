@@ -152,14 +152,12 @@ class RunDirectory:
             WriteFailed: a full disk, for example.
         """
         # neither runs that only the earlier copy has, nor a directory that can be continued
-        if (target / SUMMARY).exists():
-            archived = RunDirectory.load(target).runs
-            if archived.keys() - self.runs.keys() or not is_archive(target):
-                reason = (
-                    f"is no copy, or one with runs that {self.path} lacks; nothing was overwritten"
-                )
-                hint = f"Unpack its {PACKED} into `{self.path}/runs`, or choose another folder."
-                raise InvalidInput.because(str(target), reason, hint)
+        if (target / SUMMARY).exists() and (
+            RunDirectory.load(target).runs.keys() - self.runs.keys() or not is_archive(target)
+        ):
+            reason = f"is no copy, or one with runs that {self.path} lacks; nothing was overwritten"
+            hint = f"Unpack its {PACKED} into `{self.path}/runs`, or choose another folder."
+            raise InvalidInput.because(str(target), reason, hint)
         for name in (STUDY, "recipe.toml"):
             if (self.path / name).exists():
                 write(target / name, read(self.path / name))
