@@ -88,6 +88,8 @@ def test_the_command_says_what_to_change():
     assert "1 holds, 1 broken." in found.output
     unknown = call("check", f"{HERE / 'planted.py'}:WrongName")
     assert unknown.output.count("Did you mean 'objective_weight'") == 1
+    raised = call("check", f"{HERE / 'planted.py'}:Raises", *only)
+    assert "AttributeError: of my own" in raised.stdout
     assert call("check", "fedprox:mu=0.5", "--only", "learns").exit_code == 0
     assert "Did you mean 'learns'" in call("check", "fedprox", "--only", "learn").output
 
