@@ -37,9 +37,9 @@ name = "scaffold"
 """
 GRID = "[grid]\nscaffold.lr = [0.5, 1.0]\n"
 KINDS = {
-    "simulation": (FILE.format(rounds=300, seeds=[0, 1]), [], False),
-    "jobs": (FILE.format(rounds=300, seeds=[0, 1]), ["--jobs", "2"], False),
-    "grid": (FILE.format(rounds=300, seeds=[0, 1]) + GRID, [], False),
+    "simulation": (FILE.format(rounds=100, seeds=[0, 1]), [], False),
+    "jobs": (FILE.format(rounds=100, seeds=[0, 1]), ["--jobs", "2"], False),
+    "grid": (FILE.format(rounds=100, seeds=[0, 1]) + GRID, [], False),
     "MPI": ('engine = "mpi"\n' + FILE.format(rounds=40, seeds=[0]), [], True),
 }
 """The file, further arguments of `run` and `resume`, and whether ranks do it."""
