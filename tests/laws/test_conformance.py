@@ -26,7 +26,7 @@ def number_type(request):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RIGHT, ids=lambda kind: kind.__name__)
-def test_right_methods_break_no_law(kind, number_type):
+def test_right_methods_break_no_law(kind, single_precision):
     verdicts = list(check(kind))
     assert not [
         (verdict.law.name, verdict.reason) for verdict in verdicts if verdict.kind == "broken"
@@ -88,8 +88,6 @@ def test_the_command_says_what_to_change():
     assert "1 holds, 1 broken." in found.output
     unknown = call("check", f"{HERE / 'planted.py'}:WrongName")
     assert unknown.output.count("Did you mean 'objective_weight'") == 1
-    raised = call("check", f"{HERE / 'planted.py'}:Raises", *only)
-    assert "AttributeError: of my own" in raised.stdout
     assert call("check", "fedprox:mu=0.5", "--only", "learns").exit_code == 0
     assert "Did you mean 'learns'" in call("check", "fedprox", "--only", "learn").output
 
