@@ -281,8 +281,7 @@ def test_round_without_clients_changes_nothing(kind):
 
 
 def test_some_rounds_of_that_law_have_no_clients():
-    schedule = fedax.Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
-    history = go(fedax.FedAvg(), regression(sizes=(4, 5)), 12, schedule, observe_every=1)
+    history = go(fedax.FedAvg(), regression(sizes=(4, 5)), 12, laws.SPARSE, observe_every=1)
     assert 0 < (history.bits.up == 0).sum() < 12
 
 

@@ -64,15 +64,25 @@ def examples_of(sizes: Sequence[int], dtype: Any = float) -> list[dict[str, np.n
     ]
 
 
+def least_squares(
+    clients: Sequence[Any],
+    l2: float = 0.0,
+    start: tuple[float, float] = (0.0, 0.0),
+    dtype: Any = float,
+) -> Task:
+    """Returns linear regression on some clients, with a bias and coefficients to start from."""
+    params = {"b": np.asarray(start[0], dtype), "w": np.full(3, start[1], dtype)}
+    # no owner: all laws on a method share its programs
+    return dataclasses.replace(Task(params, squares, clients, l2=l2), owner=None)
+
+
 def regression(
     sizes: Sequence[int] = SIZES, dtype: Any = float, order: Sequence[int] | None = None
 ) -> Task:
     """Returns linear regression on the clients of `examples_of`, renumbered by `order`."""
     clients = examples_of(sizes, dtype)
-    params = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
     ordered = [clients[k] for k in order] if order else clients
-    # no owner: all laws on a method share its programs
-    return dataclasses.replace(Task(params, squares, ordered, l2=0.01), owner=None)
+    return least_squares(ordered, 0.01, (0.0, 0.1), dtype)
 
 
 @dataclasses.dataclass(frozen=True)
