@@ -9,15 +9,8 @@ from fedax.ops.extension import Status, status
 from fedax.results.versions import versions
 
 
-def answer(monkeypatch, native=None):
-    if native is not None:
-        monkeypatch.setattr("fedax.ops.extension.status", lambda: native)
-    result = succeed("doctor")
-    return result.output
-
-
-def test_doctor_says_what_is_there(monkeypatch):
-    text = answer(monkeypatch)
+def test_doctor_says_what_is_there():
+    text = succeed("doctor").output
     assert jax.__version__ in text
     assert "2 x cpu (cpu)" in text
     assert ("native layers: in use" in text) == status().used
@@ -34,8 +27,9 @@ def test_doctor_says_what_is_there(monkeypatch):
     ],
 )
 def test_doctor_says_what_is_missing_and_what_it_costs(monkeypatch, reason, remedy):
-    text = answer(monkeypatch, Status(False, "", reason))
-    line = next(line for line in text.splitlines() if line.startswith("native layers:"))
+    monkeypatch.setattr("fedax.ops.extension.status", lambda: Status(False, "", reason))
+    lines = succeed("doctor").output.splitlines()
+    line = next(line for line in lines if line.startswith("native layers:"))
     assert f"not in use: {reason}" in line
     assert "as long" in line
     assert remedy in line

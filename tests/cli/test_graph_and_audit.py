@@ -2,7 +2,7 @@
 
 import pytest
 
-from commands import succeed
+from commands import call, succeed
 from fedax.graphs import TOPOLOGIES, Graph
 
 pytestmark = pytest.mark.slow
@@ -19,5 +19,8 @@ def test_every_graph_of_a_number_of_clients_is_known():
     needs = {"random_regular": "degree=3", "erdos_renyi": "p=0.9"}
     texts = [f"{name}:{needs[name]}" if name in needs else name for name in (*TOPOLOGIES, *needs)]
     result = succeed("graph", *texts, "--clients", "6", "--dim", "10", "--codec", "none")
+    for wrong in ("random_regular:degree=3", "ring:foo=2"):
+        found = call("graph", wrong, "--clients", "5")
+        assert (found.exit_code, found.stderr.startswith("Error: graph ")) == (2, True)
     lines = {line.split()[0]: line.split()[1:] for line in result.output.splitlines() if line}
     assert lines["ring"][:5] == ["6", "1", "6", "2", f"{Graph.ring(6).lam:.5f}"]

@@ -128,6 +128,7 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     assert np.array_equal(fedax.load_params(out)["kernel"], kept["kernel"][2])
     result = call("predict", directory.path, "--run", run, "--client", 2, "test")
     assert "The model of 2 predicts all rows." in result.stderr
+    assert f"--run {run} --client 2` keeps this model." in result.stderr
     rows = [*csv.DictReader(io.StringIO(result.stdout))]
     assert rows[-1]["client"] == "2"
     labels = plan.task.test[2]["x"] @ kept["kernel"][2] + kept["bias"][2]

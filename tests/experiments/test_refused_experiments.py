@@ -17,6 +17,7 @@ REFUSED = [
     # (in TINY, in its place, field in the message)
     # pydantic: types, ranges, choices, keys
     ('name = "Tiny', 'nme = "x"\nname = "Tiny', "Did you mean 'name'"),
+    ('name = "fedprox"', "", ".name: got nothing"),
     (ROUNDS, "rounds = -2", "rounds"),
     (ROUNDS, 'read = "rounds_to_3"', "read"),
     (SEEDS, "seeds = [0, 0]", "seeds"),

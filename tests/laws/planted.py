@@ -129,6 +129,11 @@ class FirstTwice(Average):
         return Upload(client.minimize(start=w), weight=weight, reference=w)
 
 
+class Raises(Average):
+    def train(self, client, w):
+        raise AttributeError("of my own")
+
+
 class WrongName(Average):
     def train(self, client, w):
         return Upload(w, weight=client.weight)

@@ -97,7 +97,7 @@ class Bench:
         Args:
             names: of the methods, or `all`.
         """
-        everything = [name.lower() for name in names] == ["all"]
+        everything = list(names) == ["all"]
         methods = [parse_method(name) for name in (algorithm_classes() if everything else names)]
         labels = [method.shown() for method in methods]
         check_labels(labels)
@@ -173,7 +173,7 @@ class Bench:
         for family, frame in frames.items():
             for label in frame.index.intersection(labels):
                 row = frame.loc[label].to_dict()
-                print(f"\n{label} among {len(frame)} methods, {family}:")
+                print(f"\n{label} among {len(frame)} methods, {family}, {row['tasks']} task(s):")
                 for cost in COSTS:
                     area = row.get(f"area_{cost}")
                     if area is None:
@@ -188,8 +188,8 @@ class Bench:
                             verdict = "undecided: so few runs prove nothing"
                         text += f", gain over the reference {gain}, {verdict}"
                     print(text)
-        table = pd.concat(frames, names=["family", "method"]).to_csv(float_format="%.4g")
-        write(self.out / "methods.csv", table)
+        table = pd.concat(frames, names=["family", "method"])
+        write(self.out / "methods.csv", table.to_csv(float_format="%.4g"))
         print(f"\nThe results are in {self.out}.")
 
 

@@ -61,13 +61,13 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
 
     Returns:
         A row for each method, the reference among them, in the order of their areas by rounds; no
-        row without the reference or with it alone. Columns are `everyone`, `edges` (on how many
-        tasks a selected value is at the edge of its range), and by quality, or by cost that is
-        known of all runs, such as `gain_rounds`: `gain`, `low`, `high` (mean over the tasks, with
-        its 95 % interval over the seeds), `p` (adjusted), `detectable` (the gain that the test
-        finds with a chance of `POWER`); of costs also `area`, `area_low`, `area_high` (its interval
-        over the tasks), and `round` (the cost of a round over that of the reference's, NaN where no
-        run arrives).
+        row without the reference or with it alone. Columns are `everyone`, `tasks` (how many),
+        `edges` (on how many of them a selected value is at the edge of its range), and by quality,
+        or by cost that is known of all runs, such as `gain_rounds`: `gain`, `low`, `high` (mean
+        over the tasks, with its 95 % interval over the seeds), `p` (adjusted), `detectable` (the
+        gain that the test finds with a chance of `POWER`); of costs also `area`, `area_low`,
+        `area_high` (its interval over the tasks), and `round` (the cost of a round over that of the
+        reference's, NaN where no run arrives).
     """
     reference = tasks[0].reference.shown()
     names = [task.name for task in tasks]
@@ -77,12 +77,12 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
     if not {reference} < set(methods):
         return pd.DataFrame()
     own = own[own["method"].isin(methods)]
-    groups = own.groupby("method")
-    frame = pd.DataFrame({"everyone": groups["everyone"].max().astype(bool)}, index=methods)
+    everyone = own.groupby("method")["everyone"].any()
+    frame = pd.DataFrame({"everyone": everyone, "tasks": len(tasks)}, index=methods)
     at_edge = own[own["edges"].notna()].groupby("method")["task"].nunique()
     frame["edges"] = at_edge.reindex(methods, fill_value=0)
     others = frame.index != reference
-    rounds: Float[np.ndarray, "methods tasks"] | None = None
+    medians: dict[str, Float[np.ndarray, "methods tasks"]] = {}
     # hours are not known without devices
     measures = [name for name in COSTS if own[name].notna().all()]
     measures += [name for name in QUALITY if all(name in task.target.quality for task in tasks)]
@@ -105,12 +105,11 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
             frame.loc[others, f"{name}_{measure}"] = tested[name].to_numpy()
         if measure not in COSTS:
             continue
-        costs = np.array([np.median(table, axis=1) for table in tables]).T
+        costs = medians[measure] = np.array([np.median(table, axis=1) for table in tables]).T
         for name, values in zip(("area", "area_low", "area_high"), areas(costs), strict=True):
             frame[f"{name}_{measure}"] = values
-        rounds = costs if rounds is None else rounds
         with np.errstate(invalid="ignore"):
-            prices = pd.DataFrame(costs / rounds, index=methods)
+            prices = pd.DataFrame(costs / medians["rounds"], index=methods)
         frame[f"round_{measure}"] = (prices / prices.loc[reference]).median(axis=1)
     return frame.sort_values("area_rounds", ascending=False, kind="stable")
 

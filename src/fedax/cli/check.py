@@ -42,6 +42,7 @@ def check(
     from fedax.conformance import LAWS, TASK_LAWS
     from fedax.conformance import check as verdicts
     from fedax.conformance.method import regression
+    from fedax.core import Client, Federation
     from fedax.engine.driver.run import start
     from fedax.errors import InvalidInput, UnknownName
     from fedax.experiments.config.shorthand import parse_section
@@ -59,12 +60,15 @@ def check(
     except InvalidInput:
         session = None  # laws are skipped where the method refuses their setting
     try:
-        # what fails in a round, such as a name that `fed` lacks, would break every law
         if session is not None:
             session.step(session.init())
-    except AttributeError as error:
-        known = [attribute for attribute in dir(error.obj) if not attribute.startswith("_")]
-        raise UnknownName.among(f"{name}, in its round", str(error.name), known) from error
+    except InvalidInput:
+        raise
+    except Exception as error:
+        # a name that `fed` or `client` lacks would break every law; the laws judge other errors
+        if isinstance(error, AttributeError) and isinstance(error.obj, Client | Federation):
+            known = [verb for verb in dir(error.obj) if not verb.startswith("_")]
+            raise UnknownName.among(f"{name}, in its round", str(error.name), known) from error
     # verdicts come one by one: each law takes seconds
     for verdict in verdicts(subject, [laws[law] for law in only or laws]):
         counts[verdict.kind] += 1

@@ -32,9 +32,7 @@ def demo(
     from fedax.experiments.running.runner import run_experiments
 
     console = Console()
-    path = out or fresh(Path("runs"), "demo")
-    console.print(
-        "Five methods on three tasks, one seed. The first run also compiles.", style="dim"
+    directory = run_experiments(
+        experiments(rounds), out or fresh(Path("runs"), "demo"), TITLE, Display(console)
     )
-    directory = run_experiments(experiments(rounds), path, TITLE, Display(console))
     print_summary(directory, console, READING)

@@ -78,10 +78,8 @@ def experiment(
     """
     import tomli_w
 
-    if file.name in ("", ".."):
-        raise InvalidInput.of("FILE.toml", str(file), "the path of a file, such as mine.toml")
     if file.suffix != ".toml":
-        file = file.with_name(f"{file.name}.toml")
+        raise InvalidInput.of("FILE.toml", str(file), "names that end in .toml")
     # quotes and backslashes of a file's name have to be escaped
     line = tomli_w.dumps({"name": file.stem}).rstrip("\n")
     _write_new({file: _skeleton("experiment.toml").replace('name = "NAME"', line, 1)})

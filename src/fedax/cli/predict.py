@@ -76,5 +76,5 @@ def predict(
     else:
         write(out, table)
         echo(f"Predictions: {out}")
-    if path.name == "model.safetensors":
-        next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run)
+    same = ["--best"] * best + ["--client", client or ""] * (client is not None)
+    next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run, *same)

@@ -65,12 +65,8 @@ def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
     from fedax.experiments.running.pools import import_submitit
 
     if jobs > 1:
-        raise InvalidInput.of(
-            "--jobs",
-            jobs,
-            "1 with --slurm, which submits a job for each part of the work",
-            "`slurm_array_parallelism` in [cluster] limits how many run at a time.",
-        )
+        hint = "`slurm_array_parallelism` in [cluster] limits how many jobs run at a time."
+        raise InvalidInput.of("--jobs", jobs, "1 with --slurm", hint)
     import_submitit()
     return experiment.cluster or ClusterSection()
 

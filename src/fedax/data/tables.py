@@ -15,7 +15,7 @@ from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
 from fedax.core import DataError, InvalidInput, UnknownName
-from fedax.data.options import Clients, Seed, Share, Split, validated
+from fedax.data.options import Seed, Share, Split, validated
 from fedax.data.partition import partition_by
 from fedax.data.partition.sizes import named_users
 from fedax.examples.client_names import ClientNames, natural
@@ -65,7 +65,6 @@ def from_table(
     columns: Columns = {},  # noqa: B006 (nothing writes into it)
     client: str | None = None,
     partition: Any = None,
-    clients: Clients = 10,
     seed: Seed = 0,
     test: Any = None,
     central: Any = None,
@@ -96,7 +95,6 @@ def from_table(
         client: the column that says whose a row is.
         partition: of a table without such a column: a name of `fedax.data.partition`, or the rows
             of each client.
-        clients: how many clients a named partition makes.
         seed: of the partition and of the draw of test examples.
         test: test examples of the clients, in the form of `table`.
         central: a table of examples that belong to no client.
@@ -106,8 +104,8 @@ def from_table(
         classes: the labels in the order of their classes, such as `["healthy", "ill"]`; or how many
             classes there are, where labels are numbers from 0 on; or 0 for real labels, of a
             regression. By default texts in ascending order, or the numbers from 0 to the largest.
-        options: of the named partition; with `client`, `minimum`: clients with fewer examples are
-            left out.
+        options: of the named partition, such as how many `clients` it makes; with `client`,
+            `minimum`: clients with fewer examples are left out.
 
     Raises:
         DataError: a file that pandas cannot read, a heading twice, missing columns or cells, cells
@@ -178,7 +176,7 @@ def from_table(
         rows = list(rows_by_name.values())
     elif isinstance(partition, str):
         labels = encoding.apply(train).get("y", np.zeros(len(train)))
-        rows = partition_by(partition, labels, clients, seed, **options)
+        rows = partition_by(partition, labels, seed=seed, **options)
     else:
         rows = list(partition)
     order, sizes = read_partition(rows, len(train), "from_table(partition=...)")

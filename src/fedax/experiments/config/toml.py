@@ -76,7 +76,8 @@ def validate(model: type[Model], document: Any) -> Model:
         if isinstance(cause, InvalidInput):
             raise cause from error
         field = ".".join(map(str, first["loc"]))
-        raise InvalidInput.of(field, first["input"], first["msg"]) from error
+        got = "nothing" if first["type"] == "missing" else shown(first["input"])
+        raise InvalidInput.found(field, got, first["msg"]) from error
 
 
 def override(document: dict[str, Any], setting: str) -> None:
@@ -126,7 +127,7 @@ def place_value(document: Any, key_path: KeyPath, value: Any, message_prefix: st
         if isinstance(last, int):
             document[last]  # has to exist
         document[last] = value
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+    except (AttributeError, LookupError, TypeError) as error:
         where = ".".join(map(str, key_path))
         raise SpecError(f"{message_prefix}: the file has no place {where}.") from error
 

@@ -136,9 +136,6 @@ def _last_traceback_line(error: Exception) -> str:
 
 def _cancel(ids: Sequence[str], folder: Path) -> None:
     """Cancels jobs of Slurm, which would go on writing into a folder."""
-    # without ids, scancel ends in an error
-    if not ids:
-        return
     try:
         subprocess.run(["scancel", "--", *ids], check=False, capture_output=True)
     except FileNotFoundError as error:

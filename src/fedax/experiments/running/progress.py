@@ -75,9 +75,8 @@ def summary_line(title: str, records: Sequence[Record]) -> str:
     losses = [
         record.metrics["train_loss"][-1] for record in records if "train_loss" in record.metrics
     ]
-    phrases = [f"{title}: {rounds} rounds in {seconds:.1f} s"]
+    text = f"{title}: {rounds} rounds in {seconds:.1f} s"
     if losses:
-        phrases.append(f"train_loss {np.mean(losses):.4g}")
-    if (ending := describe_endings(records)) != "ok":
-        phrases.append(ending)
-    return ", ".join(phrases)
+        text += f", train_loss {np.mean(losses):.4g}"
+    ending = describe_endings(records)
+    return text if ending == "ok" else f"{text}, {ending}"
