@@ -96,7 +96,7 @@ PRIVATE = {
 }
 CHANNELS = {"Coded": fedax.Channel(up=codecs.Quantizer(b=8))}
 CHANNELS |= {name: fedax.Channel(privacy=privacy) for name, privacy in PRIVATE.items()}
-WATCHED = {"FedBC", "FedDANE", "FedAWARE", "DFedAvgM", *STATEFUL}
+WATCHED = {"FedBC", "DFedAvgM", "State", "Local state"}
 OBSERVERS = [
     fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.ClientAccuracy("loss", True),
     fedax.observe.Dissimilarity(), fedax.observe.Consensus(), fedax.observe.Objective(), fedax.observe.Extremes("loss"),
