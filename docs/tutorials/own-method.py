@@ -103,8 +103,9 @@ cost = fedax.footprint(Anchored())
 # %% [markdown]
 # ## Step by step
 #
-# To look into a state, step through a session by hand. Or use the engine `fedax.Eager()`: it runs the
-# same code in plain Python, so `print` and a debugger work inside a work function.
+# `history.state` is the method's state after a run. To go round by round, step through a session by
+# hand. The engine `fedax.Eager()` runs the same code in plain Python, so `print` and a debugger work
+# inside a work function.
 
 # %%
 session = fedax.start(

@@ -144,8 +144,8 @@ class Bench:
                 print(f"{task.name}: {method.shown()}: left out: {error}")
                 continue
             first = rows.iloc[0]
-            edges = f" (at the edge: {first['edges']})" if first["edges"] else ""
-            print(f"{task.name}: {method.shown()}: {first['settings']}{edges}")
+            edges = first["edges"] or "none"
+            print(f"{task.name}: {method.shown()}: {first['settings']} (at the edge: {edges})")
             # earlier results of the same title are of other settings
             rows = first_results([rows, *_read(self.table)])
             write(self.table, rows.to_csv(index=False, float_format="%.6g"))
@@ -173,7 +173,8 @@ class Bench:
         for family, frame in frames.items():
             for label in frame.index.intersection(labels):
                 row = frame.loc[label].to_dict()
-                print(f"\n{label} among {len(frame)} methods, {family}, {row['tasks']} task(s):")
+                about = f"among {len(frame)} methods, {family}, {row['tasks']} task(s)"
+                print(f"\n{label} {about}; gains over the reference:")
                 for cost in COSTS:
                     area = row.get(f"area_{cost}")
                     if area is None:
@@ -181,12 +182,10 @@ class Bench:
                     place = 1 + (frame[f"area_{cost}"] > area).sum()
                     text = f"  {cost}: area {area:.2f} (place {place})"
                     if gain := gain_text(row, cost):
-                        verdict = (
-                            verdict_of(row, cost) or "not distinguishable, by Holm's correction"
-                        )
+                        verdict = verdict_of(row, cost) or "not distinguishable"
                         if math.isinf(row[f"detectable_{cost}"]):
                             verdict = "undecided: so few runs prove nothing"
-                        text += f", gain over the reference {gain}, {verdict}"
+                        text += f", gain {gain}, corrected p {row[f'p_{cost}']:.2g}: {verdict}"
                     print(text)
         table = pd.concat(frames, names=["family", "method"])
         write(self.out / "methods.csv", table.to_csv(float_format="%.4g"))

@@ -340,7 +340,7 @@ def _fit(
         high = frame[y].max()
         if low != 0 or high >= MOST_LABELS:
             allowed = f"labels from 0 to less than {MOST_LABELS}"
-            hint = "Write them in the order of their classes, classes=[...], or 0 for real labels."
+            hint = "Name them in order, classes=[...]. Real ones: classes=0, fedax.from_model."
             got = f"labels from {low:g} to {high:g}"
             raise DataError.found("from_table(classes=...)", got, allowed, hint)
         classes = int(high) + 1
