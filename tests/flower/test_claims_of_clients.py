@@ -65,8 +65,7 @@ def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
         gone = Message(Error(NODE_UNAVAILABLE, ""), reply_to=message)
         return [gone if client_of(message) == 1 else answer]
 
-    options = {"registered": registered, "patience": 0.0, "spoil": spoil, "kind": "query"}
-    engine = average_of(tmp_path, **options)
+    engine = average_of(tmp_path, registered=registered, patience=0.0, spoil=spoil, kind="query")
     with pytest.raises(FedaxError, match=r"clients 1 .* did not come"):
         run_average(engine, rounds=1)
     assert "client 1 refused: error 5" in caplog.text
@@ -106,11 +105,11 @@ def test_sums_that_are_refused_are_left_out_and_counted(tmp_path):
         run_average(engine, **observed)
     history = run_average(engine, on_bad_client="drop", **observed)
     assert history.metrics["measured_clients"].tolist() == [3, 3]
-    assert find_doubts([Record.of(history)])[-1] == ": the last metrics are of 3 clients."
+    assert find_doubts([Record.of(history)])[-1] == ": 3 clients answered all last measurements."
 
 
-def test_a_split_without_examples_does_not_count(tmp_path):
-    engine = lying(tmp_path, "query", lambda k, facts: facts.update(test=0))
+def test_a_client_without_examples_of_a_split_is_not_missing(tmp_path):
+    engine = lying(tmp_path, "query", lambda k, facts: facts.update(test=k * SIZE))
     observed = [fedax.observe.TrainLoss(), fedax.observe.TestLoss()]
     history = run_average(engine, on_bad_client="drop", observe=observed, rounds=1)
     assert history.metrics["measured_clients"].tolist() == [4, 4]

@@ -101,7 +101,6 @@ name = "fedavg"
 def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
     """The task has one client, whose rows enter no step and no metric."""
     sites = made_of_a_stand_in(tmp_path, "d", 3)
-    mine = tmp_path / "mine.py"
     with jax.enable_x64(False):
         workers = [worker_for(site) for site in sites]
         assert [worker.task.train.total for worker in workers] == [5, 6, 7]
@@ -109,7 +108,7 @@ def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path)
         algorithm = assignment.algorithm
         engine = fedax.Flower(LocalGrid(workers), clients=3, deadline=10.0)
         history = fedax.run(algorithm, stand_in, seed=0, **given | {"engine": engine})
-        data = [runpy.run_path(str(mine))["examples"](k) for k in range(3)]
+        data = [runpy.run_path(str(tmp_path / "mine.py"))["examples"](k) for k in range(3)]
         loss = runpy.run_path(str(tmp_path / "task.py"))["loss"]
         task = fedax.Task(np.zeros((64, 10), np.float32), loss, data)
         alone = fedax.run(algorithm, task, seed=0, **given)
@@ -138,9 +137,8 @@ def tables(tmp_path):
     options = tomllib.loads(table_section())["task"]
     options |= {"table": str(tmp_path / "stand-in"), "columns": {"standardize": False}}
     task = fedax.task(options.pop("name"), **options)
-    code = TABLES
 
-    def read(name, code=code):
+    def read(name, code=TABLES):
         (tmp_path / "mine.py").write_text(code.replace("/srv/data", str(tmp_path / name)))
         return load_client_data(task, 0, tmp_path / "mine.py")
 
@@ -187,13 +185,14 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
     assert task.names is not None
     assert history.details.clients is None
     assert history.metrics["client_accuracy"].shape[1] == 3
-    losses = [
-        task.loss(history.params, jax.tree.map(jnp.asarray, own.validation.arrays), None)
-        for own in owns
-    ]
-    assert len(np.concatenate(losses)) == sum(own.validation.total for own in owns)
-    expected = np.concatenate(losses).mean()
-    np.testing.assert_allclose(history.last("validation_loss"), expected, rtol=1e-6)
+    losses = np.concatenate(
+        [
+            task.loss(history.params, jax.tree.map(jnp.asarray, own.validation.arrays), None)
+            for own in owns
+        ]
+    )
+    assert len(losses) == sum(own.validation.total for own in owns)
+    np.testing.assert_allclose(history.last("validation_loss"), losses.mean(), rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -225,7 +224,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path):
     (tmp_path / "new.csv").write_text("age,dose,pressure\n1,2,3\n")
     command = ["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]
     done = succeed(*command)
-    assert done.stdout.splitlines()[0].startswith("label")
+    assert done.stdout.startswith("label")
     # the rows of the stand-in are nobody's
     refused = call(*command[:2], "train")
     assert "those of a stand-in" in str(refused.exception) + refused.output

@@ -13,7 +13,7 @@ def find_doubts(records: Sequence[Record]) -> list[str]:
     than always answering the most frequent class, or whose deployed clients may be left out.
 
     Runs say the share of that class among the test examples in `settings["majority"]`, if they know
-    it, and how many clients the last metrics are of in the metric `measured_clients`.
+    it, and how many clients answered all measurements in the metric `measured_clients`.
     """
     sentences = []
     for task, runs in by_task(records).items():
@@ -36,5 +36,5 @@ def find_doubts(records: Sequence[Record]) -> list[str]:
             )
         measured = [final["measured_clients"] for final in finals if "measured_clients" in final]
         if measured:
-            sentences.append(f"{task}: the last metrics are of {min(measured):.0f} clients.")
+            sentences.append(f"{task}: {min(measured):.0f} clients answered all last measurements.")
     return sentences

@@ -28,8 +28,8 @@ class Flower(Engine):
     size, finite numbers), counts as one that is not finite: with `on_bad_client="drop"` it is left
     out of the phase as if it had not been drawn, and its state stays as it was; with `"stop"` the
     run ends with an error that names it. The same holds for the sums that observers ask for. With
-    `"drop"`, the metric `measured_clients` says of how many clients the other metrics of an
-    observation are.
+    `"drop"`, the metric `measured_clients` counts the clients that answered all measurements of an
+    observation; one without examples of a split is not missing there.
 
     `History.logged` has `answers`, `absent` and `refused` of every round. `History.bits` are those
     of messages and uploads, as in a simulation; a client's first states are not counted.

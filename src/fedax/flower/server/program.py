@@ -8,8 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from fedax.core.federation import Cohort
 from fedax.core.task import Task
@@ -99,7 +98,7 @@ class FlowerProgram(PythonProgram):
         view = FlowerView(self.task, backend.setup, backend.measure, carry.state, worked)
         metrics = compute_all(observers, view)
         if self.setup.drop and view.measured_clients is not None:
-            metrics["measured_clients"] = np.asarray(view.measured_clients)
+            metrics["measured_clients"] = view.measured_clients
         return metrics
 
 
@@ -137,7 +136,7 @@ class FlowerView(View):
         self.schedule = setup.schedule
         self.w = algorithm.model(setup.published(state))
         self._personal = algorithm.personal(state)
-        self._answered: dict[tuple[str, bool], Sums] = {}
+        self._answered: dict[tuple[OfClients, bool], Sums] = {}
 
     @property
     def weights(self) -> Float[Array, "clients"] | None:
@@ -158,7 +157,7 @@ class FlowerView(View):
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         return self._means(split, score, self._personal is not None)
 
-    def _means(self, split: str, score: str, personal: bool) -> Float[Array, "clients"]:
+    def _means(self, split: OfClients, score: str, personal: bool) -> Float[Array, "clients"]:
         sums = self._sums(split, personal)
         return jnp.where(sums.examples > 0, sums.scores[score] / sums.examples, jnp.nan)
 
@@ -177,18 +176,19 @@ class FlowerView(View):
     def objective(self) -> Float[Array, ""]:
         if not self.equal:
             return super().objective()
-        losses = self.per_client("train", "loss")
-        # clients that are left out take the mean of the others
-        mean = losses.mean(where=self.measured("train"))
-        return self.share @ jnp.where(self.measured("train"), losses, mean)
+        # the others' mean stands for clients that are left out
+        return self.per_client("train", "loss").mean(where=self.measured("train"))
 
     @property
-    def measured_clients(self) -> int | None:
-        """The fewest clients whose sums a metric is of, None if none is of clients' sums. A split
-        of which no client has examples does not count.
+    def measured_clients(self) -> Int[Array, ""] | None:
+        """The number of clients that answered all measurements, None if there was none. A client
+        without examples of a split is not missing there.
         """
-        counts = [int((sums.examples > 0).sum()) for sums in self._answered.values()]
-        return min(filter(None, counts), default=None)
+        answered = [
+            (sums.examples > 0) == View.measured(self, split)
+            for (split, _), sums in self._answered.items()
+        ]
+        return jnp.stack(answered).all(axis=0).sum() if answered else None
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         return jnp.broadcast_to(self.overall("central", score), (self.task.train.clients,))
@@ -196,7 +196,7 @@ class FlowerView(View):
     def gradients(self) -> Gradients:
         raise _refusal("gradients of single clients")
 
-    def _sums(self, split: str, personal: bool = False) -> Sums:
+    def _sums(self, split: OfClients, personal: bool = False) -> Sums:
         if (split, personal) not in self._answered:
             model = self._personal if personal else None
             down = self.w if model is None else model.down
