@@ -44,7 +44,7 @@ def rows_of(examples: Examples, where: str, offsets: Offsets | None = None) -> i
         begin = 0
         for block in blocks(values):
             if block.dtype.kind == "f" and not np.isfinite(block).all():
-                row = begin + int(np.argwhere(~np.isfinite(block))[0][0])
+                row = begin + np.argwhere(~np.isfinite(block)).item(0)
                 got = f"NaN or infinity in {describe_row(row, offsets)}"
                 allowed = f"finite numbers of type {values.dtype}"
                 raise DataError.found(f"{where}[{name!r}]", got, allowed)
@@ -52,16 +52,16 @@ def rows_of(examples: Examples, where: str, offsets: Offsets | None = None) -> i
     return count
 
 
-def describe_row(row: int, offsets: Offsets | None = None) -> str:
-    """Returns words for a row of flat arrays: which one of which client.
+def describe_row(row: int, offsets: Offsets | None) -> str:
+    """Returns words for a row of flat arrays: which one of which client, if there are several.
 
     >>> describe_row(4, np.array([0, 3, 6]))
     'row 1 of client 1'
     """
-    if offsets is None:
+    if offsets is None or len(offsets) == 2:
         return f"row {row}"
-    client = int(np.searchsorted(offsets, row, side="right")) - 1
-    return f"row {row - int(offsets[client])} of client {client}"
+    client = np.searchsorted(offsets, row, side="right") - 1
+    return f"row {row - offsets[client]} of client {client}"
 
 
 def as_rows(values: Any, where: str) -> np.ndarray:
