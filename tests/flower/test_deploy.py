@@ -63,8 +63,10 @@ def test_private_files_are_their_owners_alone(made):
     assert private - {"keys/noise.key"} == expected
 
 
-def test_a_client_is_packed_once_and_within_the_number(made):
-    assert deploy("pack", made, 0).exit_code == 2
+def test_a_client_is_packed_once_and_within_the_number(made, tmp_path):
+    """Also where its folder was moved to its machine."""
+    moved = shutil.copytree(made, tmp_path / "d", ignore=shutil.ignore_patterns("sites"))
+    assert deploy("pack", moved, 0).exit_code == 2
     assert deploy("pack", made, 3).exit_code == 2
     # a client's folder has no such path
     assert "--data" in deploy("pack", made, 0, "--data", "../mine.py").output
@@ -288,7 +290,7 @@ OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"
         ("{'x': np.zeros((4, 64)), 'y': np.zeros(4, int)}", None),
         ("{'x': np.zeros((4, 63)), 'y': np.zeros(4, int)}", r"'x'\]: .*\(63,\)"),
         ("{'x': np.zeros((4, 64))}", r"\['x', 'y'\]"),
-        ("{'x': np.zeros((4, 64)), 'y': np.arange(8, 12)}", r"'y'\]: got the label 10"),
+        ("{'x': np.zeros((4, 64)), 'y': np.arange(8, 12)}", r"'y'\]: got the label 10 in row 2;"),
         ("{'x': np.full((4, 64), np.nan), 'y': np.zeros(4, int)}", "NaN"),
         ("{'x': np.zeros((0, 64)), 'y': np.zeros(0, int)}", "train examples"),
     ],

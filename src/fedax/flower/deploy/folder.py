@@ -86,7 +86,10 @@ def check_experiment(
     rehearsed = experiment.model_copy(update={"engine": "simulation"})
     task_clients = rehearsed.plan(clients=clients or CLIENTS).task.train.clients
     if clients is not None and task_clients not in (1, clients):
-        hint = f"Its task has {task_clients}; --clients {task_clients} fits."
+        hint = (
+            f"Its task has {task_clients}; --clients {task_clients} fits. "
+            "A task of one client fits any number."
+        )
         raise InvalidInput.of("--clients", clients, "as many as the experiment's task has", hint)
     clients = clients or (CLIENTS if task_clients == 1 else task_clients)
     with use_engine(Rehearsal(None, clients=clients, secure=secure)):
@@ -169,7 +172,7 @@ def pack(folder: Path, partition: int, data: str) -> Path:
 
     Raises:
         InvalidInput: no such client, or a path from the working directory.
-        RunExists: the client's folder is there already.
+        RunExists: the client has a key pair already.
     """
     settings = tomllib.loads((folder / "keys" / SITE).read_text())
     if partition not in range(settings["clients"]):
@@ -178,10 +181,11 @@ def pack(folder: Path, partition: int, data: str) -> Path:
     path = Path(data)
     if path.parent.name and not path.is_absolute():
         raise InvalidInput.of("--data", data, "an absolute path, or a name in the client's folder")
+    public = folder / "keys" / f"client-{partition}.pub"
+    if public.exists():
+        raise RunExists(f"{public} exists. Remove it to make a new key pair for this client.")
     site = folder / "sites" / str(partition)
-    if site.exists():
-        raise RunExists(f"{site} exists. Remove it to make a new key pair for this client.")
-    site.mkdir(parents=True)
+    site.mkdir(parents=True, exist_ok=True)
     copied = (folder / "experiment.toml", folder / "fedax-client.service", *folder.glob("*.py"))
     for path in (*copied, folder / "keys" / "ca.crt", folder / "keys" / "trusted.yaml"):
         shutil.copy(path, site)
@@ -189,7 +193,7 @@ def pack(folder: Path, partition: int, data: str) -> Path:
     write(site / SITE, tomli_w.dumps({"partition": partition, "data": data, **settings}))
     script = _fill("client.sh", {"address": address, "port": 9100 + partition})
     write(site / "client.sh", script)
-    write_key_pair(site / "client.key", folder / "keys" / f"client-{partition}.pub")
+    write_key_pair(site / "client.key", public)
     return site
 
 
