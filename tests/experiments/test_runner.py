@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fedax
+from fedax.cli.models import select_run
 from fedax.core import RunExists, WriteFailed
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
@@ -136,6 +137,8 @@ def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
         ("interrupted", 1),
     ]
     assert len(rows(tmp_path / "a" / "metrics.csv")) == 3 + 2
+    with pytest.warns(UserWarning, match="interrupted after round 1; its model is not the final"):
+        select_run(loaded, "seed 1")
     assert "Interrupted before all runs were done" in (tmp_path / "a" / "report.html").read_text()
 
 

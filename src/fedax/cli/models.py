@@ -55,20 +55,19 @@ def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
         InvalidInput: other examples.
     """
     record = directory.runs[run]
-    field = f"task {task.name!r}"
     then = (record.settings or {}).get("data", {}).get("examples")
     if then in (None, data_hashes(task)["examples"]):
         return
     is_computed = task.encoding is None or task.data.measured
     if is_computed and differing_versions(record.versions or {}, versions()):
         warnings.warn(
-            f"{field}: its examples are not to the bit those of run {run}, by other versions or "
-            "machines. Predictions may be for other examples.",
+            f"task {task.name!r}: its examples are not to the bit those of run {run}, by other "
+            "versions or machines. Predictions may be for other examples.",
             stacklevel=2,
         )
         return
     raise InvalidInput.because(
-        field,
+        f"task {task.name!r}",
         f"its examples are not those that run {run} was made with",
         "Put the files back as they were.",
     )
@@ -88,15 +87,21 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
         InvalidInput: no such run, or several to choose from.
     """
     # a reported member of a grid has two titles: its own, and that of its algorithm
-    reported = directory.reported()
+    reported = directory.pairs(directory.reported())
     # without a name only reported runs count; with one, also those that select
-    runs = [run for run, _ in directory.pairs(reported if name is None else None)]
-    titled = [*runs, *(run for run, _ in directory.pairs(reported))]
+    pairs = reported if name is None else [*directory.pairs(), *reported]
     matching = {
-        run.id for run in titled if run.id.startswith(name or "") or run.title.endswith(f", {name}")
+        run.id: record
+        for run, record in pairs
+        if run.id.startswith(name or "") or run.title.endswith(f", {name}")
     }
     if len(matching) == 1:
-        return matching.pop()
+        run, record = matching.popitem()
+        if record.outcome.kind == "interrupted":
+            warnings.warn(
+                f"run {run}: {record.ending}; its model is not the final one", stacklevel=2
+            )
+        return run
     if not directory.runs:
         # a directory without runs may have checkpoints that can be continued
         raise InvalidInput.because(
@@ -104,5 +109,5 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
             f"no run is done yet ({directory.status})",
             "`fedax resume`, or `flwr run` of a deployment, continues it.",
         )
-    choices = "; ".join(f"{run.id}: {run.title}" for run, _ in directory.pairs(reported))
+    choices = "; ".join(f"{run.id}: {run.title}" for run, _ in reported)
     raise InvalidInput.found("--run", name or "none", f"one of the runs {choices}")
