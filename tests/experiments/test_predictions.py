@@ -55,7 +55,7 @@ def write_clients_files(folder, columns=("age", "weight"), shift=0.0):
 def finished(tmp_path_factory):
     place = tmp_path_factory.mktemp("study")
     write_clients_files(place / "data")
-    (place / "new.csv").write_text("age,weight,relapse,y\n0,2,yes,17\n0,-2,no,18\n")
+    (place / "new.csv").write_text("age,weight,relapse,y\n0,2,yes,17\n0,-2,no,18\n0,-2,,19\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         run_experiment(Experiment.parse(STUDY), place / "run", Display())
@@ -86,8 +86,8 @@ def test_the_data_of_the_run_give_its_labels(place):
     result = call("predict", "run", "new.csv")
     assert result.exit_code == 0, result.output
     rows = rows_of(result.stdout)
-    assert [row["y"] for row in rows] == ["yes", "no"]
-    assert [row["label"] for row in rows] == ["yes", "no"]
+    assert [row["y"] for row in rows] == ["yes", "no", ""]
+    assert [row["label"] for row in rows] == ["yes", "no", "no"]
     assert rows[0].keys() == {"y", "label", "probability_no", "probability_yes"}
 
 
@@ -98,7 +98,7 @@ def test_a_table_is_read_by_the_encoding_of_the_run(place, change):
     columns = ("weight", "age") if change == "order" else ("age", "weight")
     write_clients_files(place / "data", columns, shift=float(change == "values"))
     assert call("predict", "run", "new.csv").stdout == expected
-    (place / "other.csv").write_text("weight,more,age\n2,a,0\n-2,b,0\n")
+    (place / "other.csv").write_text("weight,more,age\n2,a,0\n-2,b,0\n-2,c,0\n")
     rows = rows_of(call("predict", "run", "other.csv").stdout)
     assert [row["probability_yes"] for row in rows] == [
         row["probability_yes"] for row in rows_of(expected)

@@ -1,7 +1,7 @@
 """The runs that experiments need, each with the settings that determine it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tomli_w
@@ -66,12 +66,12 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[Run]:
             }
             # an algorithm with a single member has nothing to select
             seeds = [(seed, False) for seed in experiment.seeds]
-            if experiment.grid is not None and methods.count(member.method) > 1:
+            if experiment.grid and methods.count(member.method) > 1:
                 seeds = [(s, True) for s in experiment.grid.selecting(experiment.seeds)] + seeds
             for seed, selects in seeds:
                 full = settings | {"seed": seed}
-                own = {"id": run_id(full), "seed": seed, "selects": selects, "made_with": full}
-                runs.append(Run(**about, **own))
+                run = Run(**about, id=run_id(full), seed=seed, selects=selects, made_with=full)
+                runs.append(run)
     return runs
 
 
@@ -103,10 +103,8 @@ def read_study(directory: RunDirectory, trust: bool = False) -> list[Experiment]
     return [Experiment.parse(text, name, trust) for text in texts]
 
 
-def _settings_of(
-    experiment: Experiment, member: Member, common: Mapping[str, Any]
-) -> dict[str, Any]:
-    settings = dict(common) | {
+def _settings_of(experiment: Experiment, member: Member, common: dict[str, Any]) -> dict[str, Any]:
+    settings = common | {
         "algorithm": settings_of(member.algorithm),
         "solver": settings_of(member.solver),
         # the member's options come over the common ones

@@ -85,9 +85,10 @@ class Batch:
             options |= {"checkpoint": self.folder(out), "checkpoint_every": every}
         kept = experiment.keep_models
         # runs that only select are many: their models are kept only with `all`
-        if experiment.audit is not None or (self.runs[0].selects and kept != "all"):
+        if self.runs[0].selects and kept != "all":
             kept = "none"
         if experiment.audit is not None:
+            kept = "none"
             # an audit is always a batch of one run
             histories = [run_audited(plan, label, self.seeds[0], experiment.audit, **options)]
             gradients = {}

@@ -21,7 +21,7 @@ ROUNDING = 1e-2
 
 class Chosen(NamedTuple):
     """Examples by name, and what else is known of each: the client, by its name or else its number,
-    or the columns of a table that are no features.
+    or the columns of a table that are no features, with its labels as `y`.
     """
 
     arrays: dict[str, Any]
@@ -45,7 +45,7 @@ def of_split(task: Task, split: str, client: str | None = None) -> Chosen:
         raise UnknownName.among("EXAMPLES", split, splits)
     data = splits[split]
     if split == "central":
-        return Chosen({name: np.asarray(values) for name, values in data.items()})
+        return Chosen(data)
     # rows are ordered by client
     owners = data.owners
     numbers = np.arange(data.total) - np.asarray(data.offsets)[owners]
@@ -64,25 +64,27 @@ def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Cho
     Args:
         task: of the model.
         path: of the file.
-        encoding: of tables; by default the task's. Labels are not needed: a column that is missing,
-            empty or no labels of the task counts for nothing.
+        encoding: of tables; by default the task's. Labels are not needed: empty cells stay empty,
+            and a column that is missing or no labels of the task counts for nothing.
 
     Raises:
         DataError: a file that cannot be read, or a table whose columns are not the task's.
     """
     encoding = encoding or task.encoding
     if path.suffix.lower() == ".npz":
-        return Chosen(dict(read_npz(path)))
+        return Chosen(read_npz(path))
     if encoding is None:
         hint = "Write an .npz file with the task's arrays."
         raise DataError.found("EXAMPLES", f"{path}, and a task with no encoding", "arrays", hint)
     # ids keep their zeros
     others = [name for name in read_table(path) if name not in (*encoding.columns, encoding.y)]
     table = read_table(path, [*encoding.categories, *others])
-    arrays = {"x": encoding.features(table)}
-    with contextlib.suppress(DataError):
-        arrays["y"] = encoding.targets(table)
-    return Chosen(arrays, {name: table[name] for name in others})
+    columns = {name: table[name] for name in others}
+    with contextlib.suppress(DataError, KeyError):
+        known = table.dropna(subset=[encoding.y])
+        labels = pd.Series(_label_texts(task, encoding.targets(known)), known.index)
+        columns["y"] = labels.reindex(table.index, fill_value="")
+    return Chosen({"x": encoding.features(table)}, columns)
 
 
 def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:

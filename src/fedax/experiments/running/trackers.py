@@ -86,7 +86,7 @@ class Tracking:
 
     def replay(self, history: Record | History) -> None:
         """Logs all of a finished run."""
-        rounds = [int(done) for done in history.rounds]
+        rounds = history.rounds.tolist()
         for i, done in enumerate(rounds):
             metrics = {name: values[i] for name, values in history.metrics.items()}
             self(Progress(done, rounds[-1], float(history.seconds[i]), metrics))
