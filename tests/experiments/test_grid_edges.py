@@ -64,6 +64,7 @@ def test_it_is_said_everywhere(tmp_path):
     assert first in (tmp_path / "out" / "report.html").read_text()
     assert directory.line().startswith("2 algorithms, 4 settings, 1 task, 6 runs")
     assert "selection seed" in said
+    assert "Selected for T by train_loss: FedAvg, learning_rate=0.001" in said
 
 
 @pytest.mark.slow

@@ -60,7 +60,8 @@ def lines(clients: int = 3, slope: float = 1.0):
         return (e["x"] @ w - e["y"]) ** 2
 
     federated = fedax.FederatedData.from_arrays(data, test=data)
-    return fedax.Task(np.zeros(2), squares, federated, {"gap": squares}, name="lines")
+    scores = {"scores": {"gap": squares}, "modes": {"gap": "min"}}
+    return fedax.Task(np.zeros(2), squares, federated, name="lines", **scores)
 
 
 class Plain(Solver):
@@ -104,7 +105,7 @@ FILE = """
 name = "mine"
 rounds = 2
 seeds = [0, 1]
-observe = ["train_loss", "code.py:Norm"]
+observe = ["train_loss", "train_gap", "code.py:Norm"]
 [task]
 name = "code.py:lines"
 clients = 4
@@ -120,8 +121,9 @@ name = "code.py:Same"
 name = "fedavg"
 [[algorithm]]
 name = "code.py:Half"
-[grid.Half]
-lr = [0.25, 0.5]
+[grid]
+select = "test_gap"
+Half.lr = [0.25, 0.5]
 """
 
 
@@ -131,6 +133,10 @@ def here(monkeypatch, tmp_path):
     Path("code.py").write_text(CODE)
     Path("mine.toml").write_text(FILE)
     return tmp_path
+
+
+def run_mine(out, display=Display, jobs=1):
+    return run_experiment(Experiment.read(Path("mine.toml")), Path(out), display(), jobs)
 
 
 def times_run(folder):
@@ -146,9 +152,9 @@ def forget():
 
 @pytest.mark.slow
 def test_everything_in_a_file_may_be_the_users(here):
-    """Task, solver, observer, sampling, codec and algorithm; the grid selects; the hash is part of
-    a run's settings."""
-    directory = run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
+    """Task, solver, observer, sampling, codec and algorithm; the grid selects by the task's score;
+    the hash is part of a run's settings."""
+    directory = run_mine("out")
     assert directory.status == "finished"
     assert {record.label for record in directory.records} == {
         "FedAvg",
@@ -164,7 +170,8 @@ def test_everything_in_a_file_may_be_the_users(here):
         "code.py:First",
         "code.py:Same",
     }
-    assert "norm" in half.metrics
+    assert half.metrics.keys() >= {"norm", "train_gap"}
+    assert "Selected: the lowest mean" in (here / "out" / "report.html").read_text()
     fedavg = next(record for record in directory.records if record.label == "FedAvg")
     # a change of it does not make this run another one
     assert "code.py:Half" not in fedavg.settings["sources"]
@@ -180,7 +187,7 @@ def test_scores_of_an_own_task_are_observed(here):
 def test_a_run_directory_is_read_without_its_code(here):
     """Report, figures, tables, export, citation, and joint pages run no code, and need no
     file."""
-    run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
+    run_mine("out")
     Path("code.py").unlink()
     forget()
     foreign = here / "elsewhere" / "out"
@@ -210,8 +217,8 @@ def test_an_interrupted_run_goes_on_only_if_its_code_is_trusted(here):
         def end(self, heading, records):
             raise KeyboardInterrupt
 
-    straight = run_experiment(Experiment.read(Path("mine.toml")), here / "straight", Display())
-    run_experiment(Experiment.read(Path("mine.toml")), here / "out", Stop())
+    straight = run_mine("straight")
+    run_mine("out", Stop)
     with pytest.raises(InvalidInput, match="names code"):
         resume(here / "out", Display())
     Path("code.py").write_text(CODE + "\nseven = 8\n")
@@ -290,11 +297,9 @@ name = "m/code.py:lines"
 
 @pytest.mark.slow
 def test_processes_load_it_too(here):
-    directory = run_experiment(Experiment.read(Path("mine.toml")), here / "two", Display(), jobs=2)
+    directory = run_mine("two", jobs=2)
     assert directory.status == "finished"
-    assert len(directory.runs) == len(
-        run_experiment(Experiment.read(Path("mine.toml")), here / "one", Display()).runs
-    )
+    assert len(directory.runs) == len(run_mine("one").runs)
 
 
 @pytest.mark.slow

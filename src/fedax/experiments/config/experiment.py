@@ -189,7 +189,7 @@ class Experiment(Table):
         members = self.members()
         if self.audit and self.endings:
             raise InvalidInput.because("audit", "its runs take no rule that ends them early")
-        if self.grid is not None:
+        if self.grid:
             owners = [owner for section in self.algorithm for owner in section.owners]
             self.grid.check(owners, self.seeds)
         if len(members) > MOST_MEMBERS:
@@ -246,7 +246,7 @@ class Experiment(Table):
     @property
     def select(self) -> str:
         """The metric that selects among the members of a grid."""
-        if self.grid is not None and self.grid.select is not None:
+        if self.grid and self.grid.select:
             return self.grid.select
         if not self.validates:
             return "train_loss"

@@ -44,11 +44,11 @@ def observers_of(
         "unseen_accuracy": functools.partial(observe.Unseen, steps=steps),
     }
     for score in ("loss", *task.scores):
-        found[f"validation_{score}"] = functools.partial(observe.ValidationScore, score)
+        for kind in (observe.TrainScore, observe.ValidationScore, observe.CentralScore):
+            found.setdefault(f"{kind.prefix}_{score}", functools.partial(kind, score))
         found[f"local_validation_{score}_pooled"] = functools.partial(
             observe.ClientAccuracy, score, personal=True, split="validation"
         )
-        found.setdefault(f"test_{score}", functools.partial(observe.CentralScore, score))
     return found
 
 

@@ -41,7 +41,8 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
     Returns:
         A row for each member: `task`, `algorithm`, `label`, `metric`, `runs`, `mean` (in the
         unit of `scale_of`; NaN if no run has a number), `diverged` (how many), `selected`, and a
-        column for each setting of the grid.
+        column for each setting of the grid. Its attribute `best` says which mean is selected,
+        `"highest"` or `"lowest"`.
 
     Raises:
         InvalidInput: a member none of whose runs has the metric that selects, or a metric without a
@@ -50,7 +51,7 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
     records = [record for _, record in pairs]
     higher = is_higher_better(select, [record.modes for record in records])
     numbers = numbers_frame(records, {record.task: read for record in records}, [select])
-    numbers["bad"] = numbers["diverged"] | numbers["lost"]
+    numbers["diverged"] |= numbers["lost"]
     # without runs that select the reported ones decide
     selects = pd.Series([pairs[i][0].selects for i in numbers["run"]], dtype=bool)
     runs = numbers[selects | ~selects.groupby(numbers["method"]).transform("any")]
@@ -58,7 +59,7 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
         runs=("value", "size"),
         mean=("value", "mean"),
         lost=("lost", "all"),
-        diverged=("bad", "sum"),
+        diverged=("diverged", "sum"),
     )
     members = {run.label: run for run, _ in pairs}
     for label, run in members.items():
@@ -76,6 +77,7 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
         dtype=object,  # whole numbers stay whole where some members lack a setting
     )
     judged = rows.join(groups, on="label").assign(metric=select)
+    judged.attrs["best"] = "highest" if higher else "lowest"
     judged["mean"] = judged["mean"].mask(judged["lost"])
     # infinite means are the last, as missing ones are
     finite = judged["mean"].replace([-math.inf, math.inf], math.nan)
@@ -92,11 +94,10 @@ def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
     shown["mean"] = [f"{m:.4g}" if math.isfinite(m) else "not finite" for m in judged["mean"]]
     shown["selected"] = ["selected" if chosen else "" for chosen in judged["selected"]]
     shown = shown.fillna("-").rename(columns=HEADS | {"mean": column_of(select).head})
-    highest = "highest" if is_higher_better(select) else "lowest"
     sentences = [
-        f"Selected: the {highest} mean over runs with separate seeds, which are not reported "
-        f"({describe_reduction(read).lower()}); a member with a diverged run counts as worst. "
-        "Algorithms of one member are shown with their own runs.",
+        f"Selected: the {judged.attrs['best']} mean over runs with separate seeds, which are not "
+        f"reported ({describe_reduction(read).lower()}); a member with a diverged run counts as "
+        "worst. Algorithms of one member are shown with their own runs.",
         *edges(judged),
     ]
     if select.startswith("test"):

@@ -220,7 +220,9 @@ def _run_missing(
                     raise KeyboardInterrupt
                 for task, selection in directory.selections().items():
                     members = [label for method, label in selection.items() if label != method]
-                    display.say(f"Selected for {task}: {'; '.join(members)}.")
+                    display.say(
+                        f"Selected for {task} by {directory.selects[task]}: {'; '.join(members)}."
+                    )
                 for warning in directory.warnings():
                     display.say(f"At the edge of the grid: {warning}")
             run_stage(directory.selections())
