@@ -1,4 +1,4 @@
-"""Twelve mistakes, each with the laws of which at least one has to find it."""
+"""Thirteen mistakes, each with the laws of which at least one has to find it."""
 
 import equinox as eqx
 import jax
@@ -87,15 +87,21 @@ class WrongSign(Controlled):
 
 class ReadsAll(Controlled):
     def round(self, fed, state):
-        mean = state.clients.all().mean(0)
-        return super().round(fed, State(state.x - 0.01 * mean, state.c, state.clients))
+        seen = self.look(state.clients)
+        return super().round(fed, State(state.x - 0.01 * seen, state.c, state.clients))
+
+    def look(self, clients):
+        return clients.all().mean(0)
 
 
-class ReadsOne(Controlled):
-    def round(self, fed, state):
-        return super().round(
-            fed, State(state.x - 0.01 * state.clients.of(0), state.c, state.clients)
-        )
+class ReadsOne(ReadsAll):
+    def look(self, clients):
+        return clients.of(0)
+
+
+class Forgets(Controlled):
+    def train(self, *arguments):
+        return Upload(super().train(*arguments).value)
 
 
 class Smuggles(Average):
@@ -147,6 +153,7 @@ PLANTED = {
     WrongSign: {"is_exact"},
     ReadsAll: {"leaves_memories_alone"},
     ReadsOne: {"leaves_memories_alone"},
+    Forgets: {"leaves_memories_alone"},
     Smuggles: {"smuggles_nothing"},
     NumpyRandom: {"agrees_with_the_reference", "keeps_a_flat_model"},
     ConstantKey: {"keeps_a_flat_model"},

@@ -139,16 +139,14 @@ class Method:
         """Returns the real hyperparameters that are inputs of a program, with finite defaults, by
         name: their defaults times a factor, where the ranges allow it.
         """
-        # static fields are parts of the program, not inputs
-        static = {
-            field.name for field in dataclasses.fields(self.kind) if field.metadata.get("static")
-        }
+        fields = self.kind.__dataclass_fields__
         return {
             name: limits.default * factor
             for name, limits in declared(self.kind).items()
             if isinstance(limits.default, float)
             and np.isfinite(limits.default)
-            and name not in static
+            # static fields are parts of the program, not inputs
+            and not fields[name].metadata.get("static")
             and limits.allows(limits.default * factor)
         }
 
