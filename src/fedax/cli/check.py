@@ -59,16 +59,15 @@ def check(
         session = None if task else start(subject, regression())
     except InvalidInput:
         session = None  # laws are skipped where the method refuses their setting
+    # an error here would break every law
     try:
         if session is not None:
             session.step(session.init())
-    except InvalidInput:
-        raise
-    except Exception as error:
-        # a name that `fed` or `client` lacks would break every law; the laws judge other errors
-        if isinstance(error, AttributeError) and isinstance(error.obj, Client | Federation):
-            known = [verb for verb in dir(error.obj) if not verb.startswith("_")]
-            raise UnknownName.among(f"{name}, in its round", str(error.name), known) from error
+    except AttributeError as error:
+        if not isinstance(error.obj, Client | Federation):
+            raise
+        known = [verb for verb in dir(error.obj) if not verb.startswith("_")]
+        raise UnknownName.among(f"{name}, in its round", str(error.name), known) from error
     # verdicts come one by one: each law takes seconds
     for verdict in verdicts(subject, [laws[law] for law in only or laws]):
         counts[verdict.kind] += 1
