@@ -117,7 +117,8 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value():
     colours = choose_looks(["FedAvg", "FedBC"])
     assert ours[0][0].get_color() == colours["FedBC"].colour
     assert picture.note == (
-        "Final values, means of the runs; bars: standard deviation."
+        "Final values, means over the runs, or over the draws of the data if there are several;"
+        " bars: standard deviation."
         " Diamonds: the paper, with its standard deviation. Paper, Table 9."
     )
 
@@ -152,6 +153,8 @@ def test_accuracy_axes_start_where_the_data_are():
     assert 75 < low < 80
     assert 85 < high < 90
     assert pictures["train_loss"].figure.axes[0].get_yscale() == "log"
+    slow = draw_curves([run("A", end=0.2), run("B", end=0.4)])[1].figure.axes[0]
+    assert slow.get_ylim()[0] < 10, "a rise that takes a third of the axis is on it"
     paper = {("test_accuracy", "T", "A"): [60.0]}
     below = Figure(name="f").draw([run("A")], paper=paper).figure.axes[0]
     assert below.get_ylim()[0] < 60, "a number of the paper is always on the axis"

@@ -25,9 +25,8 @@ def test_a_row_for_each_observation():
     assert len(frame) == sum(len(run.rounds) for run in runs)
     for position, run in enumerate(runs):
         rows = frame[frame["run"] == position]
-        assert set(rows["method"]) == {run.label}
-        assert set(rows["seed"]) == {run.seed}
-        assert set(rows["draw"]) == {run.draw}
+        keys = rows[["method", "seed", "draw"]].to_numpy().tolist()
+        assert keys == [[run.label, run.seed, run.draw]] * len(run.rounds)
         assert rows["round"].tolist() == run.rounds.tolist()
         assert rows["bits"].tolist() == run.bits.tolist()
         for name, values in run.scalars.items():

@@ -1,6 +1,5 @@
 """No two labels of a figure look alike."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,14 +30,11 @@ def test_looks_differ(names):
 
 
 def test_eight_methods_have_solid_lines_of_different_colours():
-    found = choose_looks([*METHODS, "FedBC as released"])
-    released = found.pop("FedBC as released")
+    found = choose_looks(METHODS)
     assert {shown(look)[1] for look in found.values()} == {"-"}
     assert len({look.hue for look in found.values()}) == len(METHODS)
-    assert (released.hue, released.form) == (found["FedBC"].hue, 1)
 
 
-@pytest.mark.parametrize("count", [8, 32])
-def test_many_methods_look_different(count):
-    found = choose_looks([f"mu = {k}" for k in range(count)])
-    assert len({shown(look) for look in found.values()}) == count
+def test_many_methods_look_different():
+    found = choose_looks([f"mu = {k}" for k in range(32)])
+    assert len({shown(look) for look in found.values()}) == 32

@@ -11,7 +11,7 @@ from fedax.results import Record
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import mean_curve
 from fedax.results.figures import draw_curves
-from fedax.results.forms import cell_text
+from fedax.results.forms import cell_text, format_tables
 from fedax.results.frame import curves_frame, describe_early_ends
 from fedax.results.page import Page, render
 
@@ -21,12 +21,12 @@ LOST = Outcome("diverged", 2)
 OK = Outcome()
 
 
-def run(label="A", seed=0, rounds=30, outcome=OK, start=0.1, end=0.9, every=1):
+def run(label="A", seed=0, rounds=30, outcome=OK, start=0.1, end=0.9, every=1, draw=0):
     """An accuracy that rises in a line over 30 rounds, cut after some."""
     t = np.arange(0, rounds + 1, every)
     values = start + (end - start) * t / 30
     metrics = {"test_accuracy": values, "train_loss": 2.0 - values}
-    return Record("T", label, seed, 0, t, t * 0.5, t * 640, metrics, outcome)
+    return Record("T", label, seed, draw, t, t * 0.5, t * 640, metrics, outcome)
 
 
 def mean(runs, metric="test_accuracy", worst=np.nan, x="seconds"):
@@ -109,6 +109,23 @@ def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
     assert line.get_xdata()[-1] == 30
     np.testing.assert_allclose(line.get_ydata()[-1], 100 * expected)
     assert "the 1 that diverged count" in picture.note
+
+
+def test_interrupted_runs_are_left_out_and_counted():
+    runs = [run(), *(run(label, 2, 3, Outcome("interrupted", 3)) for label in "AB")]
+    told = format_tables(compare_runs(runs), "text")
+    assert told.splitlines()[2].endswith(" 90.0")
+    assert "1 interrupted run of A left out. 1 interr" in told
+    picture = draw_curves(runs)[1]
+    assert picture.figure.axes[0].lines[0].get_ydata()[-1] == 90
+    assert "Interrupted runs are left out" in picture.note
+
+
+def test_bands_are_over_draws_of_the_data_as_in_tables():
+    keys = (0, 0), (5, 0), (5, 1), (9, 0)
+    runs = [run(seed=seed, end=draw + seed, draw=draw) for draw, seed in keys]
+    (row,) = rows_of(runs, "A")
+    assert 100 * mean(runs)["low"][30] == pytest.approx(row["mean"] - row["deviation"])
 
 
 @pytest.mark.parametrize("read", ["last", "best"])

@@ -13,7 +13,7 @@ from fedax.papers.claims import PARTS, Evidence
 from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
 from fedax.results.page import Sheet
-from fedax.results.record import AUDITED, Record
+from fedax.results.record import AUDITED, Record, finished
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.statistics import holm
 
@@ -67,7 +67,7 @@ class Comparison:
     def __init__(self, recipe: Recipe, records: Sequence[Record]) -> None:
         self.recipe = recipe
         self.read = recipe.table_read
-        self.results = Results([run for run in records if run.outcome.kind != "interrupted"])
+        self.results = Results(finished(records))
         self.cells = compare_cells(
             self.results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read
         )

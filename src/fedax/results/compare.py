@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedax.core import InvalidInput
 from fedax.results.frame import numbers_frame
-from fedax.results.record import Record, by_label, by_task, check_metrics
+from fedax.results.record import Record, by_label, by_task, check_metrics, finished
 from fedax.results.tables.statistics import LEVEL, deviation_of, effect_of, holm, units_of
 from fedax.results.tables.summary import column_of, columns_of
 
@@ -35,7 +35,8 @@ def compare_runs(
     seeds are compared, and each draw counts alike in the mean. The tests are Student's, or sign
     tests where a number is infinite, and Holm corrects for their number. Runs without a final value
     count as the worst of their task. A method all of whose runs diverged is not marked, nor is any
-    where all have the same mean.
+    where all have the same mean. Interrupted runs have no final value either, but they may go on:
+    they are left out and counted.
 
     Args:
         records: the runs.
@@ -51,8 +52,8 @@ def compare_runs(
         - `task`, `metric`, `read`, `method`; `selected`, empty without a grid.
           `own`: whether clients of the task have models of their own.
         - `runs`, `lost`: how many there are, and how many of them have no number; `units`: how many
-          draws of the data, or runs of a single draw; `left_out`: further runs; `diverged`: whether
-          any run did.
+          draws of the data, or runs of a single draw; `left_out`: further runs; `interrupted`: how
+          many were, which no other number counts; `diverged`: whether any run did.
         - `mean`, `deviation`: of the units, in the unit of the column; NaN where all runs are lost,
           and for the deviation of a single one.
         - `top`: whether it is the best, or tested and not significantly worse.
@@ -72,18 +73,25 @@ def compare_runs(
     for task, runs in by_task(records).items():
         # runs without any number still have their rows
         shown = metrics or [column.metric for column in columns_of(runs)] or ["train_loss"]
-        numbers = numbers_frame(runs, reads, shown)
+        numbers = numbers_frame(finished(runs), reads, shown)
         # plain arrays: groups of a frame are a hundred times slower
         columns = {name: numbers[name].to_numpy() for name in numbers}
         labels = by_label(runs)
         for metric in shown:
             rows = _compare({name: c[columns["metric"] == metric] for name, c in columns.items()})
-            title = column_of(metric).head
-            heads = EMPTY | {"table": task, "column": title, "task": task, "metric": metric}
-            heads["own"] = any(name.startswith("local_") for run in runs for name in run.scalars)
-            for label in labels:
-                chosen = (selected or {}).get(task, {}).get(label, "")
-                names = {"method": label, "selected": chosen}
+            heads = EMPTY | {
+                "table": task,
+                "column": column_of(metric).head,
+                "task": task,
+                "metric": metric,
+                "own": any(name.startswith("local_") for run in runs for name in run.scalars),
+            }
+            for label, own in labels.items():
+                names = {
+                    "method": label,
+                    "selected": (selected or {}).get(task, {}).get(label, ""),
+                    "interrupted": len(own) - len(finished(own)),
+                }
                 parts.append(heads | names | rows.get(label, {}))
     frame = pd.DataFrame(parts)
     if metrics and len(metrics) == 1 and len(by_task(records)) > 1:
@@ -99,6 +107,7 @@ EMPTY: dict[str, Any] = dict.fromkeys(_NUMBERS, math.nan) | {
     "units": 0,
     "lost": 0,
     "left_out": 0,
+    "interrupted": 0,
     "diverged": False,
     "top": False,
     "best": "",

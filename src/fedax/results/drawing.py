@@ -143,8 +143,9 @@ def to_svg(figure: "matplotlib.figure.Figure") -> str:
     content = io.StringIO()
     with _style():
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
-    svg = content.getvalue()
-    svg = re.sub("<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(
+        "<metadata>.*?</metadata>|<style.*?</style>", "", content.getvalue(), flags=re.DOTALL
+    )
 
     def shorten(tag: re.Match[str]) -> str:
         # what nothing refers to, what the page says itself, and below a tenth of a point
@@ -161,6 +162,9 @@ def to_svg(figure: "matplotlib.figure.Figure") -> str:
 def mean_curve(runs: pd.DataFrame) -> pd.DataFrame:
     """Returns the mean of runs with the ends of a band: columns `x`, `mean`, `low`, `high`.
 
+    They are of the same units as the numbers of tables, see `units_of`: of several draws of the
+    data each counts once, by the mean over its seeds.
+
     It has the rounds at which all runs were observed that had not ended. A run that has ended keeps
     its last value, and where it is lost it counts as the worst value. After the end of a run the
     mean of `x` grows as that of the others does. The band is one standard deviation, within the
@@ -168,8 +172,8 @@ def mean_curve(runs: pd.DataFrame) -> pd.DataFrame:
     fill the chart.
 
     Args:
-        runs: rows with `run`, `round`, `x`, `value`, and, where runs were lost, `lost` and `worst`,
-            which is what these count as; NaN where there is no worst value.
+        runs: rows with `run`, `draw`, `round`, `x`, `value`, `lost`, and `worst`, which is what
+            lost runs count as; NaN where there is no worst value.
     """
     table = runs.pivot(index="round", columns="run", values=["x", "value"])
     seen = table["x"].notna()
@@ -180,11 +184,11 @@ def mean_curve(runs: pd.DataFrame) -> pd.DataFrame:
     steps = table["x"][kept]
     running = running[kept]
     x = steps.iloc[0].mean() + steps.diff().mean(axis=1).fillna(0).cumsum()
-    if "lost" in runs and runs["lost"].any():
-        worst = runs["worst"].iloc[0]
-        missing = (~running | ~np.isfinite(values)) & runs.groupby("run")["lost"].first()
-        # where all are gone there is nothing to average
-        values = values.mask(missing, worst).mask(missing.all(axis=1), math.nan)
+    about = runs.groupby("run")[["lost", "draw"]].first()
+    missing = (~running | ~np.isfinite(values)) & about["lost"]
+    # where all are gone there is nothing to average
+    values = values.mask(missing, runs["worst"].iloc[0]).mask(missing.all(axis=1), math.nan)
+    values = pd.DataFrame(units_of(values.to_numpy(), about["draw"].to_numpy())[0], values.index)
     mean = values.mean(axis=1, skipna=False)
     spread = values.std(axis=1, ddof=1)
     low = np.maximum(mean - spread, values.min(axis=1))
@@ -211,8 +215,8 @@ def curves(
     """Draws the mean of the runs with a band of one standard deviation, see `mean_curve`.
 
     Args:
-        frame: a row for each observation, with the columns `run` and `round`, and `lost` where
-            runs were lost, as `curves_frame` gives them; without `run` each line is one run.
+        frame: a row for each observation, with the columns `run`, `draw`, `lost` and `round`, as
+            `curves_frame` gives them; without `run` each line is one run.
         x: the column of the horizontal axis; of several, a panel each.
         y: the metric, a column too; of several, a panel each.
         hue: columns whose values divide a panel into lines. `metric` stands for `y`.
@@ -242,26 +246,25 @@ def curves(
         drawn = dict[str, pd.DataFrame]()
         numbers = list[float]()
         for label, rows in panel.rows.groupby("label", sort=False):
-            first = rows.iloc[0]
             curve = mean_curve(rows)
             if curve["mean"].isna().all():
                 continue
-            thin = np.linspace(0, len(curve) - 1, min(len(curve), most)).round().astype(int)
-            drawn[str(label)] = curve.iloc[np.unique(thin)]
-            if printed := paper.get(_key(first)):
+            thin = np.unique(np.linspace(0, len(curve) - 1, most, dtype=int))
+            drawn[label] = curve.iloc[thin]
+            if printed := paper.get(_key(rows.iloc[0])):
                 numbers.append(printed[0])
-                colour = looks[str(label)].colour
-                axes.axhline(printed[0], color=colour, linestyle=":", linewidth=1.1)
+                axes.axhline(printed[0], color=looks[label].colour, linestyle=":", linewidth=1.1)
         if drawn:
             rows = pd.concat(drawn.values())
-            shown = np.append(rows[_RANGE].to_numpy().ravel(), numbers)
+            shown = np.append(rows[_RANGE], numbers)
             if not _set_log(axes, panel.metric, shown, log) and is_percent(panel.metric):
                 _zoom(axes, rows, numbers)
         best = _best(drawn, lines, directions[panel.metric])
         for position, (label, curve) in enumerate(drawn.items()):
             if label not in best:
-                grey = {"color": _LINE, "linewidth": 0.8, "zorder": 1, "label": "others"}
-                axes.plot(curve["x"], curve["mean"], **grey)
+                axes.plot(
+                    curve["x"], curve["mean"], color=_LINE, linewidth=0.8, zorder=1, label="others"
+                )
             else:
                 _draw_line(axes, label, curve, looks[label], (position, len(drawn)), band)
     xs = [TITLES.get(column, column) for column in (panel.rows["axis"].iloc[0] for panel in panels)]
@@ -299,8 +302,8 @@ def _melt(
     """Returns a row for each observation, axis and metric, of the runs that have it."""
     # without runs, rows are those of one
     if "run" not in frame:
-        frame = frame.assign(run=0, round=range(len(frame)))
-    wanted = {"task", "method", "audit", "run", "round", "lost"} | groups
+        frame = frame.assign(run=0, draw=0, lost=False, round=range(len(frame)))
+    wanted = {"task", "method", "audit", "run", "draw", "round", "lost"} | groups
     kept = frame[[name for name in frame.columns if name in wanted]]
     parts = []
     for x, (y, mode) in itertools.product(xs, modes.items()):
@@ -310,7 +313,7 @@ def _melt(
         part = kept.assign(axis=x, metric=y, x=frame[x].astype(float), value=values, worst=math.nan)
         has_value = part.groupby("run")["value"].transform("count").gt(0)
         part = part[has_value]
-        if mode is not None and "lost" in part and part["lost"].any():
+        if mode is not None and part["lost"].any():
             tasks = part.groupby("task")["value"]
             part["worst"] = tasks.transform(lambda task, mode=mode: worst_of(task.to_numpy(), mode))
         parts.append(part.dropna(subset="x"))
@@ -331,7 +334,7 @@ def _divide(
     # a single panel where no column divides the figure
     rows = rows.assign(figure="")
     cols = [*cols, "figure"]
-    orders = {name: list(dict.fromkeys(rows[name])) for name in cols}
+    orders = {name: rows[name].unique() for name in cols}
     parts = dict(iter(rows.groupby(cols, sort=False)))
     keys = [key for key in itertools.product(*orders.values()) if key in parts]
     differing = [name for name, order in orders.items() if len(order) > 1]
@@ -376,9 +379,8 @@ def _label_rows(part: pd.DataFrame, hues: Sequence[str]) -> pd.DataFrame:
 
 def _best(drawn: Mapping[str, pd.DataFrame], most: int, mode: Mode | None) -> list[str]:
     """Returns the labels that have a look of their own: all, or the best at the end."""
-    sign = -1.0 if mode == "max" else 1.0
-    ends = {label: sign * float(curve["mean"].iloc[-1]) for label, curve in drawn.items()}
-    return sorted(drawn, key=lambda label: (math.isnan(ends[label]), ends[label]))[:most]
+    ends = pd.Series({label: curve["mean"].iloc[-1] for label, curve in drawn.items()})
+    return list(ends.sort_values(ascending=mode != "max", kind="stable").index[:most])
 
 
 def _draw_line(
@@ -413,15 +415,14 @@ def _set_log(axes: Any, metric: str, shown: np.ndarray, log: bool | None) -> boo
 
 
 def _zoom(axes: Any, drawn: pd.DataFrame, numbers: Sequence[float]) -> None:
-    """Lets a vertical axis begin where accuracies are; in the first tenth of the horizontal one
-    they rise from chance.
+    """Lets a vertical axis begin where accuracies are, if their rise from chance, in the first
+    tenth of the horizontal one, would take more than half of it.
     """
     start = drawn["x"].min()
-    end = drawn["x"].max()
-    late = drawn[drawn["x"] >= start + 0.1 * (end - start)]
-    values = np.append(late[_RANGE].to_numpy().ravel(), numbers)
+    late = drawn[drawn["x"] >= start + 0.1 * (drawn["x"].max() - start)]
+    whole, values = (np.append(rows[_RANGE], numbers) for rows in (drawn, late))
     values = values[np.isfinite(values)]
-    if len(values):
+    if len(values) and np.nanmax(whole) - np.nanmin(whole) > 2 * np.ptp(values):
         pad = 0.06 * np.ptp(values) or 1.0
         axes.set_ylim(values.min() - pad, values.max() + pad)
 
@@ -467,8 +468,14 @@ def _name_ends(axes: Any) -> bool:
             return False
         places.append((line, last))
     for line, height in places:
-        options = {"color": line.get_color(), "transform": axes.transAxes, "va": "center"}
-        axes.text(1.02, height, line.get_label(), **options)
+        axes.text(
+            1.02,
+            height,
+            line.get_label(),
+            color=line.get_color(),
+            transform=axes.transAxes,
+            va="center",
+        )
     return bool(places)
 
 
@@ -486,8 +493,7 @@ def _add_legend(panels: Sequence[_Panel]) -> "matplotlib.figure.Figure":
         columns = min(max(1, int(width / (0.6 + _LETTER * longest))), len(labels))
         rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
         figure.set_figheight(figure.get_figheight() + 0.17 * rows + 0.05)
-        place = {"loc": "outside lower center", "ncols": columns}
-        figure.legend(list(entries.values()), labels, **place)
+        figure.legend(list(entries.values()), labels, loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -556,8 +562,7 @@ def against_value(
             # a panel of one method has its name as title
             named = {} if str(label) in panel.title else {"label": label}
             axes.errorbar(*np.transpose(line), elinewidth=0.9, **look, **named)
-        texts = [f"{value:g}" for value in values]
-        axes.set_xticks(range(0, len(values), step), texts[::step])
+        axes.set_xticks(range(0, len(values), step), [f"{value:g}" for value in values[::step]])
         axes.set_xlim(-0.5, len(values) - 0.5)
         _set_log(axes, panel.metric, np.array(shown), log)
     heads = [y_title or column_of(panel.metric).head for panel in panels]

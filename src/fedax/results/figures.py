@@ -11,7 +11,7 @@ from fedax.core import InvalidInput
 from fedax.results import drawing
 from fedax.results.drawing import Picture
 from fedax.results.frame import curves_frame, describe_early_ends, numbers_frame
-from fedax.results.record import AUDITED, Record, by_label, check_metrics
+from fedax.results.record import AUDITED, Record, by_label, check_metrics, finished
 from fedax.results.tables.reductions import Reduction, describe_reduction
 from fedax.results.tables.summary import charts_of
 
@@ -26,6 +26,8 @@ AXES = {
     "energy": "joules",
 }
 """Horizontal axes of curves, with their columns."""
+
+_MEANS = "means over the runs, or over the draws of the data if there are several"
 
 
 class Figure(BaseModel):
@@ -78,8 +80,7 @@ class Figure(BaseModel):
                 # its losses and accuracies are those of models that had fewer examples
                 areas = {name: run.metrics[name] for name in run.metrics if name.startswith("auc")}
                 run = dataclasses.replace(run, task=task, metrics=areas)
-            is_task = self.variants is None or task in self.variants
-            if is_task and (self.algorithms is None or run.label in self.algorithms):
+            if task in (self.variants or [task]) and run.label in (self.algorithms or [run.label]):
                 shown.append(run)
         return shown
 
@@ -99,7 +100,10 @@ class Figure(BaseModel):
             paper: the paper's numbers.
             source: the paper with its table or figure, for the caption.
         """
-        runs = self.select(records)
+        selected = self.select(records)
+        runs = finished(selected)
+        if not self.against_value:
+            runs = runs or selected
         known = {name for run in runs for name in run.scalars}
         metrics = [name for name in drawing.listed(self.y or metric) if name in known]
         if not metrics:
@@ -135,15 +139,20 @@ class Figure(BaseModel):
             frame = frame.dropna(subset=[path])
             options["x_title"] = self.x_title or _title(path)
             drawn = drawing.against_value(frame, path, lines, columns, **options)
-            about = f"{describe_reduction(read)}, means of the runs; bars: standard deviation."
+            about = f"{describe_reduction(read)}, {_MEANS}; bars: standard deviation."
             printed = "Diamonds: the paper, with its standard deviation."
         else:
             axes = [_check_axis(frame, name) for name in xs]
             drawn = drawing.curves(frame, axes, metrics, lines, columns, band=self.band, **options)
-            about = f"Means of the runs{'; bands: standard deviation' * self.band}."
+            about = f"{_MEANS.capitalize()}{'; bands: standard deviation' * self.band}."
             printed = "Dotted lines: the paper's values."
-        is_compared = any(key[0] in metrics for key in paper)
-        texts = [about, printed * is_compared, describe_early_ends(runs), source and f"{source}."]
+        texts = [
+            about,
+            printed * any(key[0] in metrics for key in paper),
+            "Interrupted runs are left out." * (len(runs) < len(selected)),
+            describe_early_ends(runs),
+            source and f"{source}.",
+        ]
         return Picture(self.name, drawn, self.title, " ".join(filter(None, texts)))
 
 

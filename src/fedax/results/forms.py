@@ -61,11 +61,11 @@ def tables_of(comparison: pd.DataFrame) -> dict[str, list[Row]]:
 def note_of(table: Sequence[Row]) -> str:
     """Returns what the numbers of a table are, what marks mean, and what was left out."""
     rows = [row for row in table if row["runs"]]
-    counts = [row["runs"] for row in rows]
-    fewest = min(counts, default=1)
-    most = max(counts, default=1)
+    counts = [row["runs"] for row in rows] or [1]
+    fewest = min(counts)
+    most = max(counts)
     runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
-    sentences = ["Single runs."]
+    sentences = ["Single runs." if rows else "No run has a final value."]
     if most > 1:
         draws = max(row["units"] for row in rows)
         units = f"{counted(draws, 'draw')} of the data, of {runs}" if draws < most else runs
@@ -100,6 +100,11 @@ def note_of(table: Sequence[Row]) -> str:
     for sentence, columns in about.items():
         everywhere = len(columns) == len({row["column"] for row in rows})
         sentences.append(sentence if everywhere else f"{', '.join(columns)}: {sentence}")
+    sentences += dict.fromkeys(
+        f"{counted(row['interrupted'], 'interrupted run')} of {row['method']} left out."
+        for row in table
+        if row["interrupted"]
+    )
     if most > 1:
         sentences.append("Runs without a final value count as the worst of their task.")
     selected: dict[str, dict[str, None]] = {}
@@ -207,11 +212,11 @@ def to_csv(comparison: pd.DataFrame) -> str:
     """Formats all tables as one CSV table, with a line for each method and column; heads name the
     units.
     """
-    rows = comparison.assign(top=comparison["top"].astype(int))
+    rows: Any = comparison.eval("left_out = left_out + interrupted")
+    rows["top"] = rows["top"].astype(int)
     # by method, and of each the columns
-    order = rows.groupby(["table", "method"], sort=False).ngroup()
-    rows = rows.loc[order.sort_values(kind="stable").index]
-    rows = rows[rows["runs"] > 0]
+    methods = rows.groupby(["table", "method"], sort=False)
+    rows = pd.concat(part.query("runs + left_out > 0") for _, part in methods)
     heads = [name for name in CSV_HEADS if name != "selected" or rows["selected"].any()]
     return rows[heads].rename(columns=CSV_HEADS).to_csv(index=False, float_format="%.9g")
 

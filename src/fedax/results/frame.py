@@ -19,7 +19,7 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
     """Returns a row for each observation of each run.
 
     Columns: `task`, `method` (its label), `seed`, `draw`, `run` (position in `records`), `lost`
-    (see `is_lost`), `round`, `seconds`, `bits`; `hours` and `joules` on the virtual clock, and
+    (see `Record.lost`), `round`, `seconds`, `bits`; `hours` and `joules` on the virtual clock, and
     `gradients`, where any run has them; the metrics, in the unit in which they are recorded. NaN
     where a run has no such number. `attrs["modes"]` are the directions that runs state.
 
@@ -35,7 +35,7 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
             "seed": run.seed,
             "draw": run.draw,
             "run": number,
-            "lost": is_lost(run),
+            "lost": run.lost,
             "round": run.rounds,
             "seconds": run.seconds,
             "bits": run.bits,
@@ -100,9 +100,8 @@ def numbers_frame(
             mode = mode_of(metric, [run.modes for run in runs])
             values = np.array([read_run(run, metric, read, mode) for run in measured])
             lost = np.isnan(values)
-            if lost.any():
-                firsts = [float(run.scalars[metric][0]) * scale_of(metric) for run in measured]
-                values = np.where(lost, _worst_number([*values, *firsts], read, mode), values)
+            firsts = [float(run.scalars[metric][0]) * scale_of(metric) for run in measured]
+            values = np.where(lost, _worst_number([*values, *firsts], read, mode), values)
             for run, value, is_lost in zip(measured, values, lost, strict=True):
                 about = task, run.label, run.draw, run.seed, positions[id(run)], run.diverged
                 rows.append((*about, metric, mode or "", read, value, is_lost))
@@ -133,7 +132,7 @@ def read_run(run: Record, metric: str, read: str, mode: Mode | None) -> float:
     Raises:
         InvalidInput: a reduction that needs a direction or a clock, of a run without one.
     """
-    if is_lost(run) and read != "best_observed":
+    if run.lost and read != "best_observed":
         return math.nan
     if mode is None and (read.startswith("best") or "_to_" in read):
         # refuses
@@ -144,17 +143,10 @@ def read_run(run: Record, metric: str, read: str, mode: Mode | None) -> float:
     return value if math.isfinite(value) or not is_value_reduction(read) else math.nan
 
 
-def is_lost(run: Record) -> bool:
-    """Returns whether a run has no final value: a stop rule found that it diverged, or something
-    was not finite.
-    """
-    return run.outcome.kind in ("diverged", "non-finite")
-
-
 def describe_early_ends(runs: Sequence[Record]) -> str:
     """Returns a sentence about runs that ended before the others, empty if none did."""
     ends = {int(run.rounds[-1]) for run in runs}
-    lost = sum(map(is_lost, runs))
+    lost = sum(run.lost for run in runs)
     if len(ends) < 2 and not lost:
         return ""
     diverged = f"; the {lost} that diverged count as the worst from there" if lost else ""

@@ -65,8 +65,8 @@ def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
     looks: dict[str, Look] = {}
     forms = [0] * len(COLOURS)
     for label in dict.fromkeys(labels):
-        known = [looks[name].hue for name in looks if re.match(rf"{re.escape(name)}\W", label)]
-        hue = known[0] if known else forms.index(min(forms))
+        known = (looks[name].hue for name in looks if re.match(rf"{re.escape(name)}\W", label))
+        hue = next(known, forms.index(min(forms)))
         looks[label] = Look(hue, forms[hue])
         forms[hue] += 1
     return looks

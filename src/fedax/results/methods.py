@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedax.algorithms import algorithm_classes
-from fedax.core import Algorithm, Reduction
+from fedax.core import Algorithm, Citation, Reduction
 from fedax.core.hyper import declared
 from fedax.engine.round.trace import PhaseCost, footprint
 from fedax.results.tables.summary import counted
@@ -18,7 +18,7 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
     rows with name, default, range and meaning.
     """
     # your own method need not have a citation
-    citation = getattr(kind, "citation", None)
+    citation = getattr(kind, "citation", Citation("not published", ()))
     default = footprint(kind())
     fields = declared(kind)
     forms = {}
@@ -29,15 +29,13 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
             if phases != default.phases:
                 forms[f"{name}={choice}"] = _format_phases(phases)
     return {
-        "paper": citation.paper if citation else "not published",
-        "equation": citation.equation if citation else "",
-        "read": list(citation.read) if citation else [],
+        "paper": citation.paper,
+        "equation": citation.equation,
+        "read": list(citation.read),
         "round": _format_phases(default.phases),
         "forms": forms,
         "memory": _format_amount(*default.memory),
-        "reductions": [
-            _format_reduction(case) for case in (citation.reductions if citation else ())
-        ],
+        "reductions": [_format_reduction(case) for case in citation.reductions],
         "hyperparameters": [
             (limits.name, str(limits.default), limits.allowed, limits.doc)
             for limits in fields.values()

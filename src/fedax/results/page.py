@@ -6,7 +6,6 @@ system's light or dark, and fits a phone.
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -17,11 +16,11 @@ from fedax.results.drawing import Picture, to_svg
 from fedax.results.forms import cell_text, grid_of, note_of
 from fedax.results.frame import curves_frame, describe_early_ends
 from fedax.results.looks import THEME, choose_looks
-from fedax.results.record import Record, by_label, by_task, describe_endings
+from fedax.results.record import Record, by_label, by_task, describe_endings, finished
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.summary import ABOUT, columns_of
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = {}
 
 
 class Sheet(NamedTuple):
@@ -113,24 +112,23 @@ def render(page: Page) -> str:
 def _describe_task(
     page: Page, title: str, runs: Sequence[Record], order: Sequence[str], axes: Iterable[str]
 ) -> dict[str, Any]:
-    columns = columns_of(runs)
     labels = by_label(runs)
     compared = compare_runs(runs, page.reads, selected=page.selected).to_dict("records")
-    has_several_runs = any(len(own) > 1 for own in labels.values())
-    frame = curves_frame(runs)
+    drawn = finished(runs) or runs
+    frame = curves_frame(drawn)
     options: dict[str, Any] = {"order": order, "lines": len(labels), "on_page": True, "col": []}
-    charts: list[tuple[str, str, Mapping[str, Any]]] = [
+    charts = [
         (
             column.title,
-            "mean of the runs, ± one standard deviation" if has_several_runs else "",
+            "mean, ± one standard deviation, as in the table, within the range of the runs"
+            if len(drawn) > len(labels)
+            else "",
             {axis: drawing.curves(frame, axis, column.metric, **options) for axis in axes},
         )
-        for column in columns
+        for column in columns_of(drawn)
         if column.chart
     ]
     caption = f"{describe_reduction(page.reads.get(title, 'last'))}. {note_of(compared)}"
-    if has_several_runs:
-        caption += " Bands stay within the range of the runs."
     privacy = PRIVACY if any("epsilon" in run.metrics for run in runs) else ""
     _, *rows = grid_of(compared, lambda row: (cell_text(row), row["top"]), ("-", False))
     about = describe_methods(runs)
@@ -138,7 +136,7 @@ def _describe_task(
     return {
         "title": title,
         "note": f"{page.notes.get(title, '')} {privacy}".strip(),
-        "caption": f"{caption} {describe_early_ends(runs)}".strip(),
+        "caption": f"{caption} {describe_early_ends(drawn)}".strip(),
         "charts": charts,
         "labels": list(labels),
         "head": list(heads.items()),

@@ -66,11 +66,12 @@ class Record:
 
     def __post_init__(self) -> None:
         """Writes control characters of names out, which may come from files of others."""
-        clients = self.clients and [printable(name) for name in self.clients]
-        metrics = {printable(name): values for name, values in self.metrics.items()}
-        names = {"task": printable(self.task), "label": printable(self.label)}
-        for name, value in (names | {"metrics": metrics, "clients": clients}).items():
-            object.__setattr__(self, name, value)
+        vars(self).update(
+            task=printable(self.task),
+            label=printable(self.label),
+            metrics={printable(name): values for name, values in self.metrics.items()},
+            clients=self.clients and [printable(name) for name in self.clients],
+        )
 
     @classmethod
     def of(
@@ -129,6 +130,13 @@ class Record:
         return {name: values for name, values in self.metrics.items() if values.ndim == 1}
 
     @property
+    def lost(self) -> bool:
+        """Whether the run has no final value: a stop rule found that it diverged, or something was
+        not finite.
+        """
+        return self.outcome.kind in ("diverged", "non-finite")
+
+    @property
     def diverged(self) -> bool:
         """Whether the run diverged: it was stopped for that, is not finite, or ended above its
         initial training loss.
@@ -140,7 +148,7 @@ class Record:
         losses = self.metrics.get("train_loss")
         # `not <=` rather than `>`, so that NaN counts as risen
         rose = losses is not None and not losses[-1] <= losses[0]
-        return self.outcome.kind in ("diverged", "non-finite") or bool(rose)
+        return self.lost or bool(rose)
 
     @property
     def ending(self) -> str:
@@ -155,9 +163,16 @@ class Record:
 def describe_endings(records: Iterable[Record]) -> str:
     """Returns how runs ended: `ok`, or how many in which way."""
     endings = Counter(record.ending for record in records)
-    if len(endings) == 1:
-        return next(iter(endings))
-    return ", ".join(f"{count} {ending}" for ending, count in endings.items())
+    return ", ".join(
+        f"{count} {ending}" if len(endings) > 1 else ending for ending, count in endings.items()
+    )
+
+
+def finished(records: Iterable[Record]) -> list[Record]:
+    """Returns the runs that came to their end: means are of these, and curves too where there are
+    any.
+    """
+    return [record for record in records if record.outcome.kind != "interrupted"]
 
 
 def check_metrics(records: Iterable[Record], metrics: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from fedax.results.drawing import Picture, save_as
 from fedax.results.forms import format_tables
 from fedax.results.frame import curves_frame
 from fedax.results.page import Page, render
-from fedax.results.record import Record, check_metrics
+from fedax.results.record import Record, check_metrics, finished
 from fedax.results.tables.summary import charts_of, counted
 from fedax.results.versions import versions
 from fedax.utils.files import write
@@ -80,7 +80,9 @@ def compare(
     listed = _list_runs(histories, "compare")
     records = _make_records(listed, title, "compare")
     if path.suffix != ".html":
-        figure = drawing.curves(curves_frame(records), y=charts_of(records), col=[])
+        figure = drawing.curves(
+            curves_frame(finished(records) or records), y=charts_of(records), col=[]
+        )
         return save_as(Picture(path.stem, figure), path)
     settings = {
         label: json.dumps(
@@ -120,9 +122,9 @@ def table(
     Runs are paired by their seeds. If lists have runs on several draws of the data, which are known
     by their training examples, the draws are tested, each by the mean over its seeds. Runs with
     privacy say nothing of their examples: all of them count as runs on the same data.
-    Means and tests rest on the runs that all names have, and the line below the table says which
-    were left out. The tests are Student's on paired differences to the best mean, corrected by
-    Holm. A single seed is not tested, and only the best is marked.
+    Means and tests rest on the finished runs that all names have, and the line below the table
+    says which were left out. The tests are Student's on paired differences to the best mean,
+    corrected by Holm. A single seed is not tested, and only the best is marked.
 
     Args:
         histories: by the name in the table, a run or a list of runs, of several seeds or draws of

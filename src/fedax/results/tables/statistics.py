@@ -96,14 +96,18 @@ def _exponent(value: float, count: int) -> int:
 def units_of(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, str]:
     """Returns the units of statistics: the means over the seeds of each draw of the data if there
     are several, else the seeds.
+
+    Args:
+        values: of runs, shape (..., runs).
+        draws: of the same runs, shape (runs,).
     """
     distinct = np.unique(draws)
     if len(distinct) < 2:
         return values, "seeds"
     with np.errstate(invalid="ignore"):
-        means = np.array([values[draws == draw].mean() for draw in distinct])
+        means = np.stack([values[..., draws == draw].mean(-1) for draw in distinct], -1)
     # means of both infinities are NaN, although no value is: level, so 0
-    is_level = np.isnan(means) & ~np.isnan(values).any()
+    is_level = np.isnan(means) & ~np.isnan(values).any(-1, keepdims=True)
     return np.where(is_level, 0.0, means), "draws"
 
 
