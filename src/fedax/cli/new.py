@@ -60,7 +60,7 @@ def algorithm(
         }
     )
     echo(f"Algorithm: {file}\nTest: {test}")
-    echo(f"Run it: {shlex.join([sys.executable, '-m', 'pytest', str(test)])}")
+    echo(f"Run it (needs pytest): {shlex.join([sys.executable, '-m', 'pytest', str(test)])}")
     if source == checkout:
         echo("Found and listed from now on; CONTRIBUTING.md says what else belongs to it.")
     next_step("checks it against the laws.", "check", f"{file.as_posix()}:{name}")
