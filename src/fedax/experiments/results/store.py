@@ -189,7 +189,7 @@ class RunDirectory:
             judged = pd.concat(grids.values()).infer_objects().astype({"selected": int})
             write(self.path / "grid.csv", judged.to_csv(index=False, float_format="%.9g"))
         if not is_archive(self.path):
-            write(self.path / "metrics.csv", curves_csv(self.records))
+            write(self.path / "metrics.csv", curves_csv(self.shown()))
 
     def sheets(self) -> "list[fedax.results.page.Sheet]":
         """Returns the further tables of the report: its grids."""
