@@ -105,7 +105,6 @@ def test_a_new_algorithm_runs_and_passes_laws(family, tmp_path, monkeypatch):
         for part in (name.lower(), f"test_{name.lower()}"):
             sys.modules.pop(part, None)
     again = call("new", "algorithm", name, "--family", family)
-    assert again.exit_code == 2
     assert "already" in again.stderr
 
 
