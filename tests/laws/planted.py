@@ -1,4 +1,4 @@
-"""Thirteen mistakes, each with the laws of which at least one has to find it."""
+"""Mistakes, each with the laws of which at least one has to find it."""
 
 import equinox as eqx
 import jax
@@ -104,6 +104,12 @@ class Forgets(Controlled):
         return Upload(super().train(*arguments).value)
 
 
+class KeepsOld(Controlled):
+    def round(self, fed, state):
+        new = super().round(fed, state)
+        return State(new.x, new.c, state.clients)
+
+
 class Smuggles(Average):
     def round(self, fed, w):
         def train(client):
@@ -154,6 +160,7 @@ PLANTED = {
     ReadsAll: {"leaves_memories_alone"},
     ReadsOne: {"leaves_memories_alone"},
     Forgets: {"leaves_memories_alone"},
+    KeepsOld: {"leaves_memories_alone"},
     Smuggles: {"smuggles_nothing"},
     NumpyRandom: {"agrees_with_the_reference", "keeps_a_flat_model"},
     ConstantKey: {"keeps_a_flat_model"},

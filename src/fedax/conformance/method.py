@@ -235,8 +235,7 @@ def require_close(first: History, second: History, reason: str, tolerance: float
     """Requires the same final models up to rounding."""
     a = vector(first)
     b = vector(second)
-    distance = float(np.abs(a - b).max())
     require(
         np.allclose(a, b, rtol=tolerance, atol=tolerance),
-        f"{reason}: the models differ by {distance:.2g}",
+        f"{reason}: the models differ by {np.abs(a - b).max():.2g}",
     )
