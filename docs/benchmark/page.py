@@ -172,7 +172,7 @@ that is best on every task has 1. Methods in which all clients work stand last, 
 counts the tasks whose selected setting is at the edge of its range, beyond which a better one may
 lie. Sentences name at most four methods. [Choosing an algorithm](../choose.md) says what follows.
 
-The numbers average twenty seeds, five on convex tasks and networks, on one draw of the data, with
+The numbers average twenty seeds, five on networks, on one draw of the data, with
 one tuning study. Intervals contain neither the draw nor the tuning. Final quality is that of settings which were selected for speed.
 Without results: {missing}.
 """

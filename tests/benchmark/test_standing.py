@@ -138,7 +138,7 @@ def test_the_archive_is_what_would_be_made_now():
         fixed = task.options_for(method)
         space = space_of(algorithm_class(method.name), task.target.learning_rate, fixed, SPACES)
         assert set(rows["key"]) == {key_of(task, method, space)}, (name, label)
-        seeds = 5 if task.target.family in ("convex", "networks") else 20
+        seeds = 5 if task.target.family == "networks" else 20
         assert sorted(rows["seed"]) == [*range(seeds)]
 
 
