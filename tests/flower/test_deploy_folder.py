@@ -49,8 +49,7 @@ name = '{method}'
 
 @pytest.fixture
 def init(tmp_path, monkeypatch):
-    """`fedax deploy init` in the folder of the test, without Flower's bundle of the app."""
-    monkeypatch.setattr(made, "build_app", lambda folder: b"app")
+    """`fedax deploy init` in the folder of the test."""
     monkeypatch.chdir(tmp_path)
 
     def call(folder, file, *options):
@@ -76,12 +75,12 @@ def test_files_of_equal_names_are_copied_under_their_own(
 ):
     """The method's file defines the task's name too; nothing leads back to the original files."""
     file = write_experiment(tmp_path / place)
-    done = init("d", file.relative_to(tmp_path), *changes)
+    done = init("my_d", file.relative_to(tmp_path), *changes)
     assert done.exit_code == 0, done.output
     shutil.rmtree(tmp_path / place)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    folder = tmp_path / "d"
+    folder = tmp_path / "my_d"
     copies = {path.name: path.read_text() for path in folder.glob("*.py")}
     assert sorted(copies.values()) == sorted([TASK, METHOD])
     assert "code.py" in copies

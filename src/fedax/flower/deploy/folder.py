@@ -174,20 +174,26 @@ def pack(folder: Path, partition: int, data: str) -> Path:
         InvalidInput: no such client, or a path from the working directory.
         RunExists: the client has a key pair already.
     """
-    settings = tomllib.loads((folder / "keys" / SITE).read_text())
+    keys = folder / "keys"
+    settings = tomllib.loads((keys / SITE).read_text())
     if partition not in range(settings["clients"]):
         allowed = f"whole numbers from 0 to {settings['clients'] - 1}"
         raise InvalidInput.of("SITE", partition, allowed)
     path = Path(data)
     if path.parent.name and not path.is_absolute():
         raise InvalidInput.of("--data", data, "an absolute path, or a name in the client's folder")
-    public = folder / "keys" / f"client-{partition}.pub"
+    public = keys / f"client-{partition}.pub"
     if public.exists():
         raise RunExists(f"{public} exists. Remove it to make a new key pair for this client.")
     site = folder / "sites" / str(partition)
     site.mkdir(parents=True, exist_ok=True)
-    copied = (folder / "experiment.toml", folder / "fedax-client.service", *folder.glob("*.py"))
-    for path in (*copied, folder / "keys" / "ca.crt", folder / "keys" / "trusted.yaml"):
+    for path in (
+        folder / "experiment.toml",
+        folder / "fedax-client.service",
+        *folder.glob("*.py"),
+        keys / "ca.crt",
+        keys / "trusted.yaml",
+    ):
         shutil.copy(path, site)
     address = settings.pop("address")
     write(site / SITE, tomli_w.dumps({"partition": partition, "data": data, **settings}))
@@ -226,14 +232,15 @@ def build_app(folder: Path) -> bytes:
     Raises:
         FedaxError: Flower refuses the app.
     """
-    # the command imports the app, whose folder is listed and copied as it is
-    own = QUIET | {"PYTHONDONTWRITEBYTECODE": "1", "FLWR_HOME": str(folder / "flower")}
     with tempfile.TemporaryDirectory() as place:
+        # the command refuses names of folders that are no names of apps, and compiles the files
+        app = Path(place) / "app"
+        shutil.copytree(folder / "fedax_app", app / "fedax_app")
+        shutil.copy(folder / "pyproject.toml", app)
         completed = subprocess.run(
-            [str(PROGRAMS / "flwr"), "build", "--app", str(folder)],
+            [PROGRAMS / "flwr", "build", "--app", "app"],
             cwd=place,
-            env=os.environ | own,
-            stdin=subprocess.DEVNULL,
+            env=os.environ | QUIET | {"FLWR_HOME": place},
             capture_output=True,
             text=True,
             check=False,
