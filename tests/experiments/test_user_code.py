@@ -258,6 +258,12 @@ def test_a_file_that_changes_while_it_runs_is_refused(here):
         experiment.plan()
 
 
+def test_a_score_without_a_direction_is_refused_before_it_selects(here):
+    Path("code.py").write_text(CODE.replace('{"gap": "min"}', "{}"))
+    with pytest.raises(InvalidInput, match="modes="):
+        Experiment.read(Path("mine.toml")).plan()
+
+
 def test_titles_and_columns_are_no_code():
     """They may have colons."""
     columns = 'y = "risk:high"\nclient = "a:b"\nclasses = ["a:c"]\ncolumns = {drop = "a:d"}'

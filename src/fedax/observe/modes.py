@@ -78,6 +78,6 @@ def is_higher_better(metric: str, stated: Iterable[Mapping[str, Mode] | None] = 
     """
     mode = mode_of(metric, stated)
     if mode is None:
-        hint = 'State it where the score is defined: mode="max" or mode="min".'
+        hint = 'State it, "max" or "min": modes={"mae": "min"} of a task, mode= of an observer.'
         raise InvalidInput.of("metric", metric, "a metric whose direction is known", hint)
     return mode == "max"

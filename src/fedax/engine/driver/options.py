@@ -171,7 +171,7 @@ class RunOptions:
         modes = modes_of(observers, task)
         ending = [rule.metric for rule in self.rules if not isinstance(rule, Budget)]
         for metric in (*selecting, *ending):
-            hint = 'Its observer, or the task, states it: mode="max" or mode="min".'
+            hint = 'State it, "max" or "min": modes={"mae": "min"} of a task, mode= of an observer.'
             find_mode("run(keep_best=..., stop=...)", metric, None, modes, hint)
         return dataclasses.replace(
             self,

@@ -53,7 +53,8 @@ from fedax.experiments.config.user_code import (
     resolve_code_path,
     resolve_data_paths,
 )
-from fedax.observe.base import Observer
+from fedax.observe.base import Observer, modes_of
+from fedax.observe.modes import is_higher_better
 from fedax.results.tables.reductions import ValueReduction
 from fedax.tasks.sources import find_task, task_options
 
@@ -306,8 +307,14 @@ class Experiment(Table):
             InvalidInput: options that do not fit the task or its data.
         """
         made = {member.label: member.make() for member in self.members()}
-        task = self._make_task() if task is None else task
-        engine = self._make_engine()
+        if task is None:
+            check_sources(self)
+            task = tasks.task(self.task.name, **self.task.options)
+        engine: Any = self._make_engine()
+        if self.engine == "mpi":
+            engine.check_clients(task.train.clients)
+        if self.audit is not None:
+            check_auditable(task)
         clients = clients or getattr(engine, "clients", None)
         task = task.for_clients(clients)
         count = task.train.clients * (clients or 1 if task.is_single else 1)
@@ -315,6 +322,9 @@ class Experiment(Table):
             label: bound_to(algorithm, task.names, count) for label, (algorithm, _) in made.items()
         }
         observers = self._make_observers(task)
+        if self.grid:
+            # refuses a metric that cannot select, before anything runs
+            is_higher_better(self.select, [modes_of(observers.values(), task)])
         best = self.best_by
         if best == "validation_loss" and best not in observers:
             best = None
@@ -342,16 +352,6 @@ class Experiment(Table):
             allowed = "simulation, where there is a table [simulation]"
             raise InvalidInput.of("engine", self.engine, allowed)
         return self.simulation
-
-    def _make_task(self) -> Task:
-        check_sources(self)
-        task = tasks.task(self.task.name, **self.task.options)
-        if self.engine == "mpi":
-            engine: Any = ENGINES["mpi"]()
-            engine.check_clients(task.train.clients)
-        if self.audit is not None:
-            check_auditable(task)
-        return task
 
     def required_metrics(self) -> list[str]:
         """Returns the metrics that sections need."""
