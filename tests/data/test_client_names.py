@@ -82,11 +82,12 @@ def test_predictions_name_the_clients(runs):
 
 def test_tables_are_read_whatever_the_case_of_their_ending(runs, tmp_path):
     task, _ = runs
-    expected = task.data.encoding.features({"a": [1], "b": [5]})
+    encoding = task.data.encoding
+    expected = encoding.features({"a": [1], "b": [5]})
     (tmp_path / "new.v2.CSV").write_text("b,a\n5,1\n")
     (tmp_path / "new.v2.csv.gz").write_bytes(gzip.compress(b"b,a\n5,1\n"))
     for name in ("new.v2.CSV", "new.v2.csv.gz"):
-        np.testing.assert_array_equal(examples_of(task, tmp_path / name).arrays["x"], expected)
+        np.testing.assert_array_equal(examples_of(tmp_path / name, encoding).arrays["x"], expected)
 
 
 def test_a_broken_client_is_named(folder):

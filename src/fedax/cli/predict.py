@@ -65,7 +65,7 @@ def predict(
     if file is None:
         chosen = of_split(task, examples, client)
     else:
-        chosen = examples_of(task, file, encoding_of(directory.runs[run]))
+        chosen = examples_of(file, encoding_of(directory.runs[run]))
     if client is not None:
         echo(f"The model of {client} predicts all rows.", err=True)
     elif path.with_name("model-personal.safetensors").exists():

@@ -1,6 +1,5 @@
 """The predictions of a model on examples, as a table."""
 
-import contextlib
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from jaxtyping import PyTree
 from fedax.core import DataError, Task, UnknownName
 from fedax.data.folder import read_npz
 from fedax.data.tables import read_table
-from fedax.examples.encoding import Encoding
+from fedax.examples.encoding import Encoding, cell_text
 from fedax.experiments.results.models import client_number
 
 ROUNDING = 1e-2
@@ -56,21 +55,18 @@ def of_split(task: Task, split: str, client: str | None = None) -> Chosen:
     return Chosen(arrays, {"client": clients[rows], "row": numbers[rows]})
 
 
-def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Chosen:
+def examples_of(path: Path, encoding: Encoding | None = None) -> Chosen:
     """Reads the examples of a file.
 
     The file is an `.npz` of its arrays, or a table with the columns that the task was made of.
 
     Args:
-        task: of the model.
         path: of the file.
-        encoding: of tables; by default the task's. Labels are not needed: empty cells stay empty,
-            and a column that is missing or no labels of the task counts for nothing.
+        encoding: of tables. Labels are not needed, and stay as they are in the table.
 
     Raises:
         DataError: a file that cannot be read, or a table whose columns are not the task's.
     """
-    encoding = encoding or task.encoding
     if path.suffix.lower() == ".npz":
         return Chosen(read_npz(path))
     if encoding is None:
@@ -79,11 +75,9 @@ def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Cho
     # ids keep their zeros
     others = [name for name in read_table(path) if name not in (*encoding.columns, encoding.y)]
     table = read_table(path, [*encoding.categories, *others])
-    columns = {name: table[name] for name in others}
-    with contextlib.suppress(DataError, KeyError):
-        known = table.dropna(subset=[encoding.y])
-        labels = pd.Series(_label_texts(task, encoding.targets(known)), known.index)
-        columns["y"] = labels.reindex(table.index, fill_value="")
+    columns = {"given_y" if name == "y" else name: table[name] for name in others}
+    if encoding.y in table:
+        columns["y"] = table[encoding.y].map(cell_text).fillna("")
     return Chosen({"x": encoding.features(table)}, columns)
 
 
@@ -97,9 +91,11 @@ def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
     predicted = task.predict(params, examples.arrays)
     # (examples, outputs), also without examples
     values = predicted.reshape(len(predicted), math.prod(predicted.shape[1:])).astype(float)
-    columns = dict(examples.columns)
+    given = dict(examples.columns)
     if "y" in examples.arrays and examples.arrays["y"].ndim == 1:
-        columns["y"] = _label_texts(task, examples.arrays["y"])
+        given["y"] = _label_texts(task, examples.arrays["y"])
+    columns = dict[str, Any]()
+    names = ["prediction"]
     if _are_probabilities(values):
         labels = _label_texts(task, np.arange(values.shape[1]))
         # a model that diverged has no label
@@ -108,11 +104,13 @@ def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
         names = [f"probability_{label}" for label in labels]
     elif values.shape[1] > 1:
         names = [f"prediction_{output}" for output in range(values.shape[1])]
-    else:
-        names = ["prediction"]
     columns |= dict(zip(names, values.T, strict=True))
+    # other columns of the table may have the names of predictions
+    for name in columns:
+        if name in given:
+            given[f"given_{name}"] = given.pop(name)
     # nine digits give every float32 back
-    return pd.DataFrame(columns).to_csv(
+    return pd.DataFrame(given | columns).to_csv(
         index=False, float_format="%.9g", na_rep="nan", lineterminator="\n"
     )
 
