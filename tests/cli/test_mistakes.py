@@ -33,14 +33,14 @@ def test_a_mistake_in_a_method_is_one_line(options):
 
 
 def test_a_unit_in_a_column_of_numbers_shows_before_the_run(tmp_path):
-    lines = [f"{'ab'[k % 2]},{k},{k} kg,{('no', 'yes')[k % 3 == 0]}" for k in range(8)]
-    (tmp_path / "a.csv").write_text("\n".join(["ward,age,weight,ill", *lines]))
+    lines = [f"{'ab'[k % 2]},{k} kg,{k},{('no', 'yes')[k % 3 == 0]}" for k in range(8)]
+    (tmp_path / "a.csv").write_text("\n".join(["ward,weight,age,ill", *lines]))
     table = 'name = "table"\ntable = "a.csv"\nclient = "ward"\ny = "ill"\n'
     (tmp_path / "a.toml").write_text(
         f'name = "a"\nrounds = 1\n[task]\n{table}[[algorithm]]\nname = "fedavg"\n'
     )
     shown = call("validate", "a.toml").stderr
-    assert "# numbers: age\n# categories: weight (8)\n" in shown
+    assert "# features in order: weight (8 categories), age\n" in shown
     assert "# labels: no, yes\n" in shown
 
 

@@ -18,8 +18,8 @@ def validate(
 ) -> None:
     """Check a TOML file with its data; nothing is run.
 
-    It is shown with every default written out, and its examples in a few words: of a table, which
-    columns are numbers and which categories, with how many of these each has.
+    It is shown with every default written out, and its examples in a few words: of a table, its
+    columns in the order of the features, and how many categories those of texts have.
     """
     from fedax.errors import InvalidInput
     from fedax.experiments.config.experiment import Experiment

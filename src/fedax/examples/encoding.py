@@ -83,18 +83,17 @@ class Encoding:
 
     @property
     def summary(self) -> dict[str, str]:
-        """Returns what a short table says of the columns: those of numbers, and those of
-        categories with how many each has.
+        """Returns what a short table says of the columns: their order as features, which of them
+        are categories and of how many texts, and missing cells.
 
         A column of numbers among the categories has units or a text in it.
         """
-        categories = [f"{name} ({len(texts)})" for name, texts in self.categories.items()]
+        features = [
+            f"{name} ({len(self.categories[name])} categories)" if name in self.categories else name
+            for name in self.columns
+        ]
         missing = [f"{name} ({count})" for name, count in self.missing_cells.items()]
-        return {
-            "numbers": ", ".join(name for name in self.columns if name not in self.categories),
-            "categories": ", ".join(categories),
-            "missing cells": ", ".join(missing),
-        }
+        return {"features in order": ", ".join(features), "missing cells": ", ".join(missing)}
 
     def apply(self, table: Any) -> dict[str, np.ndarray]:
         """Returns the features x of a table, and the labels y if it has their column.
