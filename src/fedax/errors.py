@@ -143,13 +143,14 @@ class UnknownName(InvalidInput):
     @classmethod
     def among(cls, field: str, name: str, known: Iterable[str], hint: str = "") -> "InvalidInput":
         """Builds the message, with the nearest known name unless there is a `hint`."""
-        names = sorted(known)
+        names = sorted(set(known))
         # a typo, or an end such as worst_tenth of client_accuracy_worst_tenth, or anything alike
         matches = difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.8)
         matches = matches or [known for known in names if known.endswith(f"_{name}")]
         matches = matches or difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.5)
-        hint = hint or (f"Did you mean {matches[0]!r}?" if matches else "")
-        allowed = "one of " + ", ".join(names) if names else "none"
+        if matches and not hint:
+            hint = f"Did you mean {matches[0]!r}?"
+        allowed = f"one of {', '.join(names)}" if names else "none"
         # the hint first: lists may be long
         got = f"{short(field)}: got {shown(name)}"
         text = f"{got}. {hint} Allowed" if hint else f"{got}; allowed"

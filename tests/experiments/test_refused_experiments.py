@@ -48,7 +48,7 @@ REFUSED = [
     ("mu = 1\n", CODED.replace('"topk", fraction = 0.2', '"ef21"'), "codec 'ef21'"),
     ("mu = 1\n", CODED.replace("{name = \"topk\", fraction = 0.2}", "3"), "EF21(codec"),
     # grids
-    ("mu = 1", "mu = 1\n[grid]\nfedprx.mu = [1.0]", "Did you mean 'fedprox'"),
+    ("mu = 1", "mu = 1\n[grid]\nfedprx.mu = [1.0]", "fedprox, schedule, solver."),
     ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = [-1.0]", "FedProx(mu=...)"),
     ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = [1.0, 1.0]", "grid.fedprox.mu"),
     ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = [{}]", "grid.fedprox.mu"),
