@@ -32,8 +32,8 @@ def predict(
     The table in CSV has one line for each example: of a classifier the label with the largest
     probability, the true one where it is known, and all probabilities; of others `prediction`.
 
-    Lines for a file are in its order, with the other columns of a table, such as ids. Those for a
-    split have the client and the example's row among the client's there, from 0.
+    Lines for a file are in its order, with a table's other columns (its own `label` is
+    `given_label`). Those for a split have the client and its row among the client's, from 0.
 
     Example: `fedax predict runs/digits test --run 'seed 0' --out predictions.csv`
     """
