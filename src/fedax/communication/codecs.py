@@ -221,7 +221,7 @@ class TopK(Codec):
     `EF21` only, or in a method that corrects messages itself.
 
     Args:
-        fraction: k/d, in (0, 1]; at least one entry is sent.
+        fraction: of the d entries, in (0, 1]; k is `round(fraction * d)`, at least 1.
         feedback: whether clients keep what was left out.
 
     >>> TopK(0.1).bits(1000)
@@ -272,7 +272,7 @@ class RandK(TopK):
     remembered.
 
     Args:
-        fraction: k/d, in (0, 1]; at least one entry is sent.
+        fraction: of the d entries, in (0, 1]; k is `round(fraction * d)`, at least 1.
         feedback: False; others are refused.
 
     >>> RandK(0.1).bits(1000)
