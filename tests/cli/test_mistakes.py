@@ -1,4 +1,4 @@
-"""Mistakes in files of users: one line, without a traceback."""
+"""Mistakes in files of users: one line, or the frames of their own code."""
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +16,11 @@ class NoUpload(Algorithm):
 
     def train(self, client, w):
         return w
+
+
+class Wrong(NoUpload):
+    def train(self, client, w):
+        return w / self.lr
 """
 
 
@@ -27,17 +32,21 @@ def _files(tmp_path):
 @pytest.mark.parametrize("options", ["compare --task synthetic:clients=3 --rounds 1", "check"])
 def test_a_mistake_in_a_method_is_one_line(options):
     result = call(*options.split(), "half.py:NoUpload")
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == 2
     (message,) = result.stderr.splitlines()
     assert message.startswith("Error: NoUpload.train, its result: got an array f64[")
+
+
+def test_an_error_in_a_method_is_shown_by_its_own_frames():
+    assert call("check", "half.py:Wrong").stderr.count(", line ") == 2
 
 
 def test_a_unit_in_a_column_of_numbers_shows_before_the_run(tmp_path):
     lines = [f"{'ab'[k % 2]},{k} kg,{k},{('no', 'yes')[k % 3 == 0]}" for k in range(8)]
     (tmp_path / "a.csv").write_text("\n".join(["ward,weight,age,ill", *lines]))
-    table = 'name = "table"\ntable = "a.csv"\nclient = "ward"\ny = "ill"\n'
     (tmp_path / "a.toml").write_text(
-        f'name = "a"\nrounds = 1\n[task]\n{table}[[algorithm]]\nname = "fedavg"\n'
+        'name = "a"\nrounds = 1\n[[algorithm]]\nname = "fedavg"\n'
+        '[task]\nname = "table"\ntable = "a.csv"\nclient = "ward"\ny = "ill"\n'
     )
     shown = call("validate", "a.toml").stderr
     assert "# features in order: weight (8 categories), age\n" in shown
@@ -51,9 +60,11 @@ def test_a_mistyped_command_has_one_hint(words):
 
 
 def test_a_shell_completes_methods():
-    shell = {"_FEDAX_COMPLETE": "complete_bash", "COMP_WORDS": "fedax compare feda"}
-    shown = (
-        CliRunner().invoke(cli.app, [], prog_name="fedax", env=shell | {"COMP_CWORD": "2"}).stdout
-    )
+    shell = {
+        "_FEDAX_COMPLETE": "complete_bash",
+        "COMP_WORDS": "fedax compare feda",
+        "COMP_CWORD": "2",
+    }
+    shown = CliRunner().invoke(cli.app, [], prog_name="fedax", env=shell).stdout
     assert {"fedavg", "fedadam"} <= {*shown.split()}
     assert "scaffold" not in shown

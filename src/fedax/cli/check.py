@@ -1,5 +1,7 @@
 """`fedax check`: tests a method or a task of your own against the laws that all of them obey."""
 
+import inspect
+import traceback
 from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
@@ -44,14 +46,13 @@ def check(
     from fedax.conformance.method import regression
     from fedax.core import Client, Federation
     from fedax.engine.driver.run import start
-    from fedax.errors import InvalidInput, UnknownName
+    from fedax.errors import FedaxError, InvalidInput, UnknownName
+    from fedax.experiments.config.sections import check_names
     from fedax.experiments.config.shorthand import parse_section
     from fedax.tasks import task as make_task
 
     laws = TASK_LAWS if task else LAWS
-    for law in only or ():
-        if law not in laws:
-            raise UnknownName.among("--only", law, laws)
+    check_names("--only", only or (), laws)
     console = Console(highlight=False)
     counts = Counter()
     subject: Any = (make_task if task else make_algorithm)(**parse_section(name))
@@ -63,11 +64,18 @@ def check(
     try:
         if session is not None:
             session.step(session.init())
-    except AttributeError as error:
-        if not isinstance(error.obj, Client | Federation):
-            raise
-        known = [verb for verb in dir(error.obj) if not verb.startswith("_")]
-        raise UnknownName.among(f"{name}, in its round", str(error.name), known) from error
+    except FedaxError:
+        raise
+    except Exception as error:
+        if isinstance(error, AttributeError) and isinstance(error.obj, Client | Federation):
+            known = [verb for verb in dir(error.obj) if not verb.startswith("_")]
+            raise UnknownName.among(f"{name}, in its round", str(error.name), known) from error
+        # those of the engine in between say nothing about the method
+        frames = traceback.extract_tb(error.__traceback__)
+        file = inspect.getfile(type(subject))
+        own = [frame for frame in frames if frame.filename == file]
+        traceback.print_list(own or frames)
+        raise FedaxError(f"{type(error).__name__}: {error}") from error
     # verdicts come one by one: each law takes seconds
     for verdict in verdicts(subject, [laws[law] for law in only or laws]):
         counts[verdict.kind] += 1

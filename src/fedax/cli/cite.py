@@ -61,16 +61,13 @@ class Entry(NamedTuple):
 def entries() -> list[Entry]:
     """Returns the bibliography of the methods and data sets."""
     text = files("fedax.cli").joinpath("references.bib").read_text(encoding="utf-8")
-    bibliography = []
-    # an entry ends with a brace at the beginning of a line
-    for match in re.finditer(r"^@\w+\{(\w+),\n(.*?)^\}", text, flags=re.DOTALL | re.MULTILINE):
-        # the keywords are names of algorithms and tasks; they are not printed
-        line = re.search(r"  keywords = \{(.*)\},\n", match[2])
-        names = frozenset(line[1].split(", ")) if line else frozenset()
-        bibliography.append(
-            Entry(match[1], match[0].replace(line[0], "") if line else match[0], names)
-        )
-    return bibliography
+    # keywords are names of algorithms and tasks, which are not printed; an entry ends with a brace
+    # at the beginning of a line
+    form = r"^(@\w+\{(\w+),\n)  keywords = \{(.*?)\},\n(.*?^\})"
+    return [
+        Entry(match[2], match[1] + match[4], frozenset(match[3].split(", ")))
+        for match in re.finditer(form, text, flags=re.DOTALL | re.MULTILINE)
+    ]
 
 
 def read_run(path: Path) -> tuple[list[dict[str, Any]], str]:
@@ -105,23 +102,23 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
     blocks = []
     # by entry, what it is cited for: several methods may share a paper
     reasons: dict[Entry, list[str]] = {}
-    kinds = [*(("algorithm", name) for name in methods), *(("task", name) for name in tasks)]
-    for kind, name in kinds:
-        if is_user_code(kind, name):
-            blocks.append(
-                f"% {name.rpartition(':')[2]}: your own code ({name}), which has no entry here"
-            )
-            continue
-        cited = [entry for entry in bibliography if name.lower() in entry.names]
-        title = f"data: {name}"
-        if kind == "algorithm":
-            method = algorithm_class(name)
-            title = method.__name__
-            # a method without an entry has at least this one
-            text = f"@misc{{{name},\n  note = {{{method.citation.paper}}}\n}}"
-            cited = cited or [Entry(name, text, frozenset())]
-        for entry in cited:
-            reasons.setdefault(entry, []).append(title)
+    for kind, names in (("algorithm", methods), ("task", tasks)):
+        for name in names:
+            if is_user_code(kind, name):
+                blocks.append(
+                    f"% {name.rpartition(':')[2]}: your own code ({name}), which has no entry here"
+                )
+                continue
+            cited = [entry for entry in bibliography if name.lower() in entry.names]
+            title = f"data: {name}"
+            if kind == "algorithm":
+                method = algorithm_class(name)
+                title = method.__name__
+                # a method without an entry has at least this one
+                text = f"@misc{{{name},\n  note = {{{method.citation.paper}}}\n}}"
+                cited = cited or [Entry(name, text, frozenset())]
+            for entry in cited:
+                reasons.setdefault(entry, []).append(title)
     # the number of an arXiv paper, by which its entry is found
     if number := re.search(r"\d{4}\.\d{5}", paper):
         for entry in bibliography:

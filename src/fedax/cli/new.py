@@ -43,7 +43,7 @@ def algorithm(
     """
     _check_name(name)
     if family not in FAMILIES:
-        raise InvalidInput.of("--family", family, "one of " + ", ".join(FAMILIES))
+        raise InvalidInput.of("--family", family, f"one of {', '.join(FAMILIES)}")
     module = name.lower()
     source = tests = folder or Path()
     checkout = Path("src", "fedax", "algorithms", family)

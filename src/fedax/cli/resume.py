@@ -33,11 +33,13 @@ def resume(
     if follow_rank_0(team()):
         return
     console = Console()
-    if slurm and not trust:
-        reason = "--slurm runs commands of the shell that the directory's [cluster] names"
-        raise InvalidInput.because(str(folder), reason, "Read it, and pass --trust-code.")
-    # [cluster] of the directory's own file
-    study = read_study(open_directory(folder, repair=True), trust) if slurm else []
-    cluster = cluster_for(study[0], jobs) if study else None
+    cluster = None
+    if slurm:
+        if not trust:
+            reason = "--slurm runs commands of the shell that the directory's [cluster] names"
+            raise InvalidInput.because(str(folder), reason, "Read it, and pass --trust-code.")
+        # [cluster] of the directory's own file
+        study = read_study(open_directory(folder, repair=True), trust)
+        cluster = cluster_for(study[0], jobs)
     directory = runner.resume(folder, Display(console), jobs, trust, cluster, open_directory)
     print_summary(directory, console)
