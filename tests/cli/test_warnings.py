@@ -1,5 +1,7 @@
 """Warnings where numbers cannot mean anything, and the last line of every command."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import typer
@@ -67,11 +69,14 @@ def test_methods_that_learn_are_not_doubted(tmp_path):
 
 
 def test_personalized_methods_are_judged_by_the_models_that_clients_use():
+    """Runs without a final value are not judged."""
     finals = {"test_accuracy": np.array([0.5]), "local_accuracy_pooled": np.array([0.9])}
     nothing = np.zeros(1)
     settings = {"majority": 0.5}
     run = Record("T", "A", 0, 0, nothing, nothing, nothing, finals, Outcome(), settings=settings)
     assert find_doubts([run]) == []
+    stopped = dataclasses.replace(run, settings={"majority": 1.0}, outcome=Outcome("interrupted"))
+    assert find_doubts([stopped]) == []
 
 
 def test_equal_runs_are_said():

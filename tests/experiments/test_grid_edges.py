@@ -3,13 +3,18 @@ summary.json."""
 
 import io
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from rich.console import Console
 
+import fedax
+from fedax.core import Outcome
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from samples import judge, record
+from samples import begin, judge, put, record
 
 SECTIONS = {
     "name": "T",
@@ -26,9 +31,13 @@ def of(**grid):
 
 
 def best_is(experiment, best):
-    """What is said of runs of which those with some label are best."""
+    """What is said of runs of which those whose labels have some end are best."""
     labels = [member.label for member in experiment.members()]
-    runs = [record(label, "T", 1, losses=(2.0, 0.1 if label == best else 1.0)) for label in labels]
+    curves = [np.array([2.0, 0.1 if label.endswith(best) else 1.0]) for label in labels]
+    runs = [
+        record(label, "T", 1, losses=curve, validation_loss=curve)
+        for label, curve in zip(labels, curves, strict=True)
+    ]
     return judge(experiment, runs)[1]
 
 
@@ -51,6 +60,30 @@ def test_zero_is_no_edge():
     assert best_is(experiment, "Prox, mu=0.0, learning_rate=0.1") == []
 
 
+def test_values_that_are_level_are_no_edges():
+    """The validation loss of the global model may not depend on a setting of own models."""
+    grid = {"Prox": {"mu": [0.5, 0.1]}, "solver": {"learning_rate": [0.1, 0.2]}}
+    (*_, said) = best_is(of(**grid, select="validation_loss"), "learning_rate=0.1")
+    assert said.startswith("Prox: other mu have the same validation_loss, so the first is taken.")
+    assert said.endswith("it is local_validation_loss_pooled.")
+
+
+def test_interrupted_runs_select_nothing(tmp_path):
+    directory = RunDirectory(tmp_path, "A")
+    begin(directory, [of(Prox={"mu": [0.1, 0.5]})])
+    for mu, kind in ((0.1, "interrupted"), (0.5, "ok")):
+        put(directory, record(f"Prox, mu={mu}", "T", 1, losses=(mu,), outcome=Outcome(kind)))
+    assert directory.selections() == {"T": {"Prox": "Prox, mu=0.5"}}
+
+
+def test_own_scores_of_own_models_are_observed():
+    data = fedax.FederatedData.from_arrays([np.ones(3)], test=[np.ones(2)])
+    task = fedax.Task(0.0, jnp.hypot, data, scores={"mae": jnp.hypot}, modes={"mae": "min"})
+    experiment = Experiment.of(**SECTIONS | {"observe": None, "algorithm": [{"name": "ditto"}]})
+    observers = experiment.plan(task).arguments["observe"]
+    assert fedax.observe.ClientAccuracy("mae", personal=True) in observers
+
+
 @pytest.mark.slow
 def test_it_is_said_everywhere(tmp_path):
     console = Console(file=io.StringIO(), width=200)
@@ -60,7 +93,7 @@ def test_it_is_said_everywhere(tmp_path):
     said = console.file.getvalue()
     (first, _) = directory.warnings()
     assert first.startswith("FedAvg: learning_rate = 0.001 is the largest")
-    assert f"At the edge of the grid: {first}" in said
+    assert f"Grid: {first}" in said
     assert first in (tmp_path / "out" / "report.html").read_text()
     assert directory.line().startswith("2 algorithms, 4 settings, 1 task, 6 runs")
     assert "selection seed" in said
@@ -87,5 +120,5 @@ def test_own_models_select_among_settings_of_a_personal_method(validation, tmp_p
         assert set(judged["metric"]) == {"local_validation_loss_pooled"}
         assert judged[judged["algorithm"] == "Ditto"]["mean"].nunique() == 2
     else:
-        said = ["Ditto: its settings do not change train_loss, so the first is taken."]
+        said = ["Ditto: other lam have the same train_loss, so the first is taken."]
         assert directory.warnings() == said

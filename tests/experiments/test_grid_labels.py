@@ -92,13 +92,14 @@ def test_every_member_of_such_a_grid_runs_as_alone(tmp_path):
         **sections(
             seeds=[1],
             algorithm=[
-                {"name": "fedavgm", "momentum": momentum, "label": label, "solver": solver}
-                for momentum, solver, label in (
-                    (0.5, {}, "FedAvgM, momentum=0.5, solver.momentum=0.0"),
-                    (0.5, {"momentum": 0.3}, "FedAvgM, momentum=0.5, solver.momentum=0.3"),
-                    (0.9, {}, "FedAvgM, momentum=0.9, solver.momentum=0.0"),
-                    (0.9, {"momentum": 0.3}, "FedAvgM, momentum=0.9, solver.momentum=0.3"),
-                )
+                {
+                    "name": "fedavgm",
+                    "momentum": momentum,
+                    "label": f"FedAvgM, momentum={momentum}, solver.momentum={local}",
+                    "solver": {"momentum": local},
+                }
+                for momentum in (0.5, 0.9)
+                for local in (0.0, 0.3)
             ],
         )
     )

@@ -51,13 +51,16 @@ def table(records, form="text", reads=None, metrics=None):
 
 
 def test_tests_are_paired_and_corrected():
-    rows = rows_of(RECORDS, "test_accuracy")
+    """A twin of the best, whose numbers differ by rounding, is level, and no test counts it."""
+    rows = rows_of([*RECORDS, *runs("Twin", BEST * (1 + 6e-8))], "test_accuracy")
+    assert rows["Twin"]["mean"] == rows["Best_1"]["mean"]
     assert {row["column"] for row in rows.values()} == {"Test accuracy (%)"}
-    assert [rows[label]["top"] for label in ("Best_1", "Level", "Worse")] == [True, True, False]
+    assert [row["top"] for row in rows.values()] == [True, True, False, True]
     assert rows["Best_1"]["mean"] == pytest.approx(100 * BEST.mean())
-    assert rows["Best_1"]["deviation"] == pytest.approx(100 * BEST.std(ddof=1))
+    assert rows["Best_1"]["deviation"] == pytest.approx(100 * BEST.std(ddof=1), rel=1e-4)
     raw = [effect_of(100 * (BEST - other), "seeds").ahead for other in (LEVEL_, WORSE)]
-    assert [rows[label]["p"] for label in ("Level", "Worse")] == pytest.approx(holm(raw))
+    p = [row["p"] for row in rows.values()]
+    assert p == pytest.approx([np.nan, *holm(raw), np.nan], rel=1e-3, nan_ok=True)
     assert rows["Worse"]["difference"] == pytest.approx(100 * (BEST - WORSE).mean())
 
 

@@ -303,13 +303,14 @@ def test_seeds_on_one_draw_of_the_data_are_one_unit_of_the_test():
         fedax.table({"A": [*runs[:2], runs[0]]})
 
 
-def test_the_note_says_whose_the_test_accuracy_is_beside_own_models():
+def test_the_note_says_whose_the_test_scores_are_beside_own_models():
     """Also where it stands alone."""
     runs = [run(label, 0, 0.8, metric="test_accuracy") for label in "AB"]
-    said = "Test accuracy is the global model's"
+    said = "Test scores are the global model's"
     assert said not in note(runs, metrics=["test_accuracy"])
     runs[0].metrics["local_accuracy_mean"] = runs[0].metrics["test_accuracy"]
     assert said in note(runs, metrics=["test_accuracy"])
+    assert said not in note(runs, metrics=["local_accuracy_mean"])
 
 
 def test_of_several_draws_the_spread_is_over_their_means():

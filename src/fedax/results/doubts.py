@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedax.results.record import Record, by_task
+from fedax.results.record import Record, by_task, finished
 
 MARGIN = 0.005
 """How much better than the most frequent class an accuracy has to be."""
@@ -16,7 +16,7 @@ def find_doubts(records: Sequence[Record]) -> list[str]:
     it, and how many clients answered all measurements in the metric `measured_clients`.
     """
     sentences = []
-    for task, runs in by_task(records).items():
+    for task, runs in by_task(finished(records)).items():
         finals = [{name: values[-1] for name, values in run.scalars.items()} for run in runs]
         if len(runs) > 1 and all(final == finals[0] for final in finals):
             sentences.append(

@@ -82,9 +82,9 @@ def note_of(table: Sequence[Row]) -> str:
         sentences.append("Bold: the best.")
     if most < 2:
         sentences.append("Nothing is tested: that takes several seeds.")
-    if any(row["own"] for row in rows):
+    if any(row["own"] and row["metric"].startswith("test_") for row in rows):
         sentences.append(
-            "Test accuracy is the global model's; a method without own models has it as theirs."
+            "Test scores are the global model's; a method without own models has them as theirs."
         )
     # by sentence the columns that it is about, because it is mostly the same for all of them
     about: dict[str, dict[str, None]] = {}

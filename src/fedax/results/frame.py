@@ -91,7 +91,7 @@ def numbers_frame(
         metrics: which; all by default.
     """
     positions = {id(run): position for position, run in enumerate(records)}
-    rows: list[tuple[Any, ...]] = []
+    rows = list[tuple[Any, ...]]()
     for task, runs in by_task(records).items():
         names = metrics or list(dict.fromkeys(name for run in runs for name in run.scalars))
         for metric in names:

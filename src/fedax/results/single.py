@@ -177,19 +177,19 @@ def _make_records(histories: Mapping[str, list[History]], title: str, name: str)
         InvalidInput: a list has a seed twice on the same data.
     """
     records = []
-    origins = {
-        label: [run.details.origin or {} for run in runs] for label, runs in histories.items()
-    }
     # over all labels, in whichever order the lists have them
-    draws = sorted({str(origin.get("data.train")) for own in origins.values() for origin in own})
+    draws = dict[Any, int]()
     for label, runs in histories.items():
-        seeds = [int(origin.get("seed", 0)) for origin in origins[label]]
-        hashes = [str(origin.get("data.train")) for origin in origins[label]]
-        keys = list(zip(seeds, map(draws.index, hashes)))
+        keys = [
+            (int(origin.get("seed", 0)), draws.setdefault(origin.get("data.train"), len(draws)))
+            for origin in (run.details.origin or {} for run in runs)
+        ]
         if len(set(keys)) < len(keys):
             allowed = "each seed once on the same data"
             raise InvalidInput.found(
-                f"{name}(histories=...)", f"{label} with seeds {seeds}", allowed
+                f"{name}(histories=...)",
+                f"{label} with seeds {[seed for seed, _ in keys]}",
+                allowed,
             )
         records += [
             Record.of(run, task=title, label=label, seed=seed, draw=draw)

@@ -15,7 +15,6 @@ OBSERVERS: dict[str, Callable[..., Observer]] = {
     "train_loss": observe.TrainLoss,
     "training_loss": observe.TrainingLoss,
     "client_accuracy": observe.ClientAccuracy,
-    "local_accuracy": observe.LocalAccuracy,
     "dissimilarity": observe.Dissimilarity,
     "consensus": observe.Consensus,
     "consensus_square": observe.ConsensusSquare,
@@ -46,9 +45,9 @@ def observers_of(
     for score in ("loss", *task.scores):
         for kind in (observe.TrainScore, observe.ValidationScore, observe.CentralScore):
             found.setdefault(f"{kind.prefix}_{score}", functools.partial(kind, score))
-        found[f"local_validation_{score}_pooled"] = functools.partial(
-            observe.ClientAccuracy, score, personal=True, split="validation"
-        )
+        own = functools.partial(observe.ClientAccuracy, score, personal=True)
+        found[f"local_{score}"] = own
+        found[f"local_validation_{score}_pooled"] = functools.partial(own, split="validation")
     return found
 
 
@@ -67,7 +66,7 @@ def default_observers(
     task: Task, known: Mapping[str, Any], is_private: bool, is_personal: bool
 ) -> list[str]:
     """Returns the observers that fit a task and need not be asked for, among them its scores, and
-    the one of the clients' own models for methods that have such.
+    those of the clients' own models for methods that have such.
 
     With privacy others than those on a test set at the server are on demand too.
     """
@@ -76,7 +75,7 @@ def default_observers(
     validation = [f"validation_{score}" for score in scores]
     default = ["train_loss", *validation, *test, "client_accuracy", "unseen_accuracy"]
     if is_personal:
-        default.append("local_accuracy")
+        default += [f"local_{score}" for score in task.scores]
     if is_private:
         default = test if task.central else []
     names = list[str]()

@@ -90,9 +90,9 @@ def _hash_data(tree: Any) -> str:
 
     leaves = jax.tree.leaves(tree)
     # files on disk are sampled at any size, because hashing all would read them as a whole
-    is_small = sum(getattr(leaf, "nbytes", 0) for leaf in leaves) <= MOST_HASHED
-    is_on_disk = any(isinstance(leaf, np.memmap) for leaf in leaves)
-    return hash_arrays(jax.tree.map(to_single, tree), sampled=is_on_disk or not is_small)
+    sampled = any(isinstance(leaf, np.memmap) for leaf in leaves)
+    sampled |= sum(getattr(leaf, "nbytes", 0) for leaf in leaves) > MOST_HASHED
+    return hash_arrays(jax.tree.map(to_single, tree), sampled=sampled)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -270,8 +270,8 @@ class GridSection(OpenTable):
 
 def check_labels(labels: Sequence[str]) -> None:
     """Refuses labels that are equal, of whose runs only one would be kept."""
-    for position, label in enumerate(labels):
-        if label in labels[:position]:
+    for label in labels:
+        if labels.count(label) > 1:
             hint = "List each key once, and give algorithms labels that differ."
             raise InvalidInput.because("label", f"{label!r} stands for two algorithms", hint)
 

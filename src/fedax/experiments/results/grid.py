@@ -78,12 +78,10 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
     )
     judged = rows.join(groups, on="label").assign(metric=select)
     judged.attrs["best"] = "highest" if higher else "lowest"
-    judged["mean"] = judged["mean"].mask(judged["lost"])
-    # infinite means are the last, as missing ones are
-    finite = judged["mean"].replace([-math.inf, math.inf], math.nan)
-    judged["rank"] = -finite if higher else finite
-    best = judged.sort_values(["diverged", "rank"]).drop_duplicates("algorithm")
-    judged["selected"] = judged.index.isin(best.index)
+    # single precision carries no more digits
+    judged["mean"] = judged["mean"].mask(judged["lost"]).map("{:.6g}".format).astype(float)
+    order = judged.sort_values(["diverged", "mean"], ascending=[True, not higher])
+    judged["selected"] = judged.index.isin(order.drop_duplicates("algorithm").index)
     return judged.reindex(columns=list(dict.fromkeys([*HEADS, *rows])))
 
 
@@ -107,27 +105,27 @@ def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
 
 def edges(judged: pd.DataFrame) -> list[str]:
     """Returns a sentence for each selected number that is the smallest or the largest of its list,
-    and not 0: the best value may lie beyond the list. Or one for each method whose members are
-    alike, of which the first is taken.
+    and not 0: the best value may lie beyond the list. Or that others of the list are as good.
     """
     sentences = []
+    metric = str(judged["metric"][0])
     for method, members in judged.groupby("algorithm", sort=False):
         settings = members.drop(columns=list(HEADS))
-        if len(members) > 1 and len(set(members["mean"])) == 1:
-            metric = members["metric"].iloc[0]
-            sentences.append(
-                f"{method}: its settings do not change {metric}, so the first is taken."
-            )
-            continue
-        for key, value in settings[members["selected"]].iloc[0].items():
-            values = settings[key].dropna()
-            tried = sorted({value for value in values if type(value) in (int, float)})
+        chosen = members[members["selected"]].iloc[0]
+        level = settings[members["mean"] == chosen["mean"]]
+        for key, value in chosen[settings.columns].items():
+            tried = sorted({v for v in settings[key].dropna() if type(v) in (int, float)})
+            if len(set(map(str, level[key]))) > 1:
+                sentences.append(
+                    f"{method}: other {key} have the same {metric}, so the first is taken."
+                    + f" Of the clients' own models it is local_{metric}_pooled."
+                    * metric.startswith("validation_")
+                )
             # most ranges begin at 0, below which there is nothing to try
-            if len(tried) < 2 or value == 0 or value not in (tried[0], tried[-1]):
-                continue
-            words = ("smallest", "smaller") if value == tried[0] else ("largest", "larger")
-            sentences.append(
-                f"{method}: {key} = {value} is the {words[0]} of its list "
-                f"({', '.join(map(str, tried))}). Try {words[1]} values."
-            )
+            elif len(tried) > 1 and value != 0 and value in (tried[0], tried[-1]):
+                words = ("smallest", "smaller") if value == tried[0] else ("largest", "larger")
+                sentences.append(
+                    f"{method}: {key} = {value} is the {words[0]} of its list "
+                    f"({', '.join(map(str, tried))}). Try {words[1]} values."
+                )
     return sentences

@@ -88,6 +88,6 @@ def kept_model(folder: Path, which: str = "") -> Path:
     hint = (
         "Audits and runs that only select in a grid keep none, the best one takes a validation "
         "share in [task] or early stopping, and the clients' own take a method that has them and "
-        'keep_models = "personal".'
+        'keep_models = "personal" from the start: use a new folder.'
     )
     raise InvalidInput.because(f"run {folder.name}", f"kept no {path.name}", hint)

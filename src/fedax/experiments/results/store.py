@@ -18,6 +18,7 @@ from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.runs import Name, Pairs, Run
 from fedax.results import Record
 from fedax.results.doubts import find_doubts
+from fedax.results.record import finished
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
 from fedax.results.versions import versions
@@ -274,13 +275,15 @@ class RunDirectory:
             # not where no study has a grid
             from fedax.experiments.results.grid import judge_members
 
-            if pairs := [pair for pair in self.pairs() if pair[0].task == task]:
+            if pairs := [
+                pair for pair in self.pairs() if pair[0].task == task and finished([pair[1]])
+            ]:
                 grids[task] = judge_members(pairs, self.selects[task], self.reads[task])
         return grids
 
     def selections(self) -> dict[str, dict[str, str]]:
         """Returns by task and algorithm the label of the member that a grid's rule selects among
-        those that have run.
+        those that have finished runs.
         """
         return {
             task: judged[judged["selected"]].set_index("algorithm")["label"].to_dict()
@@ -299,20 +302,18 @@ class RunDirectory:
 
     def line(self) -> str:
         """Returns the results in one line: how many runs, and how they ended."""
-        there = [run for run, _ in self.pairs()]
         records = self.records
-        names = {
-            "algorithm": {run.method for run in there},
-            "setting": {run.label for run in there},
-            "task": {run.task for run in there},
-            "run": records,
-        }
+        fields = {"algorithm": "method", "setting": "label", "task": "task"}
         if not any(run.selects for run in self.planned):
-            del names["setting"]
-        counts = [counted(len(each), noun) for noun, each in names.items()]
+            del fields["setting"]
+        counts = [
+            counted(len({getattr(run, field) for run, _ in self.pairs()}), noun)
+            for noun, field in fields.items()
+        ]
+        counts.append(counted(len(records), "run"))
         ended = {
             "diverged": sum(record.diverged for record in records),
-            "interrupted": sum(record.outcome.kind == "interrupted" for record in records),
+            "interrupted": len(records) - len(finished(records)),
         }
         troubles = [f"{count} {kind}" for kind, count in ended.items() if count]
         status = {
@@ -341,6 +342,14 @@ class Joint(RunDirectory):
             for name, part in self.parts.items()
             for sheet in part.sheets()
         ]
+
+    def line(self) -> str:
+        """Returns the results of all, and the lines of those that are not finished."""
+        return super().line() + "".join(
+            f" {name}: {part.line()}"
+            for name, part in self.parts.items()
+            if part.status != "finished"
+        )
 
     def warnings(self) -> list[str]:
         return [f"{name}: {text}" for name, part in self.parts.items() for text in part.warnings()]
@@ -453,9 +462,6 @@ def merge(directories: Sequence[RunDirectory]) -> RunDirectory:
             }
             merged.planned.append(run.model_copy(update=about))
             merged.runs[about["id"]] = record
-        if directory.status != "finished":
-            merged.status = directory.status
-            merged.reason = directory.reason
         merged.study += f"# {name}\n{directory.study}\n"
         # a description of other data would be wrong
         merged.notes |= {

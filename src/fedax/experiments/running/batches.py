@@ -103,18 +103,16 @@ class Batch:
         # clients of a deployment have examples of their own
         if experiment.engine != "flower":
             facts["majority"] = majority_of(plan.task)
-        records = []
-        for run, history in zip(self.runs, histories, strict=True):
-            record = Record.of(history, **run.about, gradients=gradients.get(run.label))
-            record = dataclasses.replace(
-                record,
-                seconds=record.seconds / len(histories),
+        return [
+            dataclasses.replace(
+                Record.of(history, **run.about, gradients=gradients.get(run.label)),
+                seconds=history.seconds / len(histories),
                 models={} if kept == "none" else arrays_of(history),
                 settings=run.made_with | facts,
                 versions=versions(),
             )
-            records.append(record)
-        return records
+            for run, history in zip(self.runs, histories, strict=True)
+        ]
 
 
 _newest: dict[str, tuple[Engine | None, Plan]] = {}
@@ -258,10 +256,8 @@ def client_sizes(plan: Plan) -> list[int] | None:
 
     Deployed clients may have other examples than the task: None until they have said how many.
     """
-    engine: Any = plan.arguments.get("engine")
-    if hasattr(engine, "client_sizes"):
-        return engine.client_sizes
-    return plan.task.train.sizes.tolist()
+    engine = plan.arguments.get("engine")
+    return getattr(engine, "client_sizes", plan.task.train.sizes.tolist())
 
 
 def run_audited(plan: Plan, label: str, seed: int, audit: AuditSection, **options: Any) -> History:

@@ -224,7 +224,7 @@ def _run_missing(
                         f"Selected for {task} by {directory.selects[task]}: {'; '.join(members)}."
                     )
                 for warning in directory.warnings():
-                    display.say(f"At the edge of the grid: {warning}")
+                    display.say(f"Grid: {warning}")
             run_stage(directory.selections())
         except KeyboardInterrupt:
             # checkpoints stay for `resume`
@@ -312,7 +312,7 @@ def describe(experiment: Experiment, plan: Plan) -> str:
     """Returns one line about task, schedule and solver, for reports."""
 
     def list_options(options: dict[str, Any]) -> str:
-        texts = [f"{key.replace('_', ' ')} {value}" for key, value in options.items()]
+        texts = (f"{key.replace('_', ' ')} {options[key]}" for key in options)
         return ", ".join(texts) or "the defaults"
 
     sizes = client_sizes(plan)

@@ -112,8 +112,9 @@ def _tensorboard(run: Tracking) -> _Tracker:
     folder = str(run.folder / "tensorboard" / run.name)
     # a resumed run logs again what came after its checkpoint: earlier points do not count
     with contextlib.closing(module.SummaryWriter(folder, purge_step=step)) as writer:
-        lines = [f"    {key} = {value!r}" for key, value in run.config.items()]
-        writer.add_text("config", "\n".join(lines))
+        writer.add_text(
+            "config", "\n".join(f"    {key} = {value!r}" for key, value in run.config.items())
+        )
         while True:
             for name, value in metrics.items():
                 writer.add_scalar(name, value, step)
@@ -124,8 +125,9 @@ def _tensorboard(run: Tracking) -> _Tracker:
 
 def _wandb(run: Tracking) -> _Tracker:
     step, metrics = yield
-    options = {"project": run.project, "name": run.name, "dir": str(run.folder)}
-    started = importlib.import_module("wandb").init(config=run.config, **options)
+    started = importlib.import_module("wandb").init(
+        config=run.config, project=run.project, name=run.name, dir=str(run.folder)
+    )
     try:
         while True:
             started.log(metrics, step=step)

@@ -2,6 +2,7 @@
 alike.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -96,8 +97,11 @@ _SHOWN = (
 COLUMNS = {column.metric: column for column in _SHOWN}
 """The metrics that reports show, in order."""
 
-MOST_OWN = 4
+MOST_OWN = 6
 """Columns of metrics of the user's own, at most."""
+
+_BY_CLIENT = re.compile("(client|local)_(validation_|.*(?<!_mean)$)")
+"""Scores by client without a column, as such accuracies have none."""
 
 ABOUT = {
     "train_loss": "mean loss of the global model over all clients' training examples; every "
@@ -151,7 +155,7 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
     """Returns the columns for which any of the runs has values.
 
     After the built-in ones come the first `MOST_OWN` others whose direction the runs state: scores
-    of the user's own tasks.
+    of the user's own tasks. Of scores by client that is the mean on test examples.
     """
     stated: dict[str, set[Mode | None]] = {}
     for record in records:
@@ -159,10 +163,14 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
             if not np.isnan(values).all():
                 stated.setdefault(metric, {None}).add((record.modes or {}).get(metric))
     # one that means different things in different runs has no place in a table
-    others = [name for name, modes in stated.items() if name not in COLUMNS and len(modes) == 2]
+    others = [
+        name
+        for name, modes in stated.items()
+        if name not in COLUMNS and len(modes) == 2 and not _BY_CLIENT.match(name)
+    ]
     return [column for metric, column in COLUMNS.items() if metric in stated] + [
         # scores on test examples stand where there is little room too
-        column_of(metric)._replace(chart=True, brief=metric.startswith("test_"))
+        column_of(metric)._replace(chart=True, brief=metric.startswith(("test_", "local_")))
         for metric in others[:MOST_OWN]
     ]
 
