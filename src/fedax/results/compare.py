@@ -1,5 +1,6 @@
 """Comparisons of methods: means, deviations and paired tests against the best, as one frame."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,8 +32,9 @@ def compare_runs(
     whose seeds happened to be easy would look better. If the methods have no run in common, the
     means are over each method's own runs, and nothing is compared.
 
-    Numbers of runs are rounded to six significant digits. A method that is equal to the best in all
-    runs is level with it, is not tested, and does not count in Holm's correction.
+    Single precision carries six digits: means that agree in them are equal, and so are numbers of a
+    pair. A method that is equal to the best in all runs is level with it, is not tested, and does
+    not count in Holm's correction.
 
     Runs are paired by their seed and the draw of the data; of several draws the means over their
     seeds are compared, and each draw counts alike in the mean. The tests are Student's, or sign
@@ -77,8 +79,6 @@ def compare_runs(
         # runs without any number still have their rows
         shown = metrics or [column.metric for column in columns_of(runs)] or ["train_loss"]
         numbers = numbers_frame(finished(runs), reads, shown)
-        # single precision carries no more: equal models have equal numbers
-        numbers["value"] = numbers["value"].map("{:.6g}".format).astype(float)
         # plain arrays: groups of a frame are a hundred times slower
         columns = {name: numbers[name].to_numpy() for name in numbers}
         labels = by_label(runs)
@@ -120,6 +120,10 @@ EMPTY: dict[str, Any] = dict.fromkeys(_NUMBERS, math.nan) | {
     "unit": "",
 }
 """Of a method without any number."""
+
+
+_are_level = functools.partial(np.isclose, rtol=1e-6, atol=0)
+"""Whether numbers are equal in single precision."""
 
 
 def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
@@ -188,11 +192,11 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     for i in range(len(labels)):
         if i == best:
             continue
+        own = values[i, shared]
+        other = values[best, shared]
         with np.errstate(invalid="ignore"):
-            # infinite minus infinite is level
-            gaps = np.nan_to_num(
-                sign * (values[i, shared] - values[best, shared]), posinf=math.inf, neginf=-math.inf
-            )
+            # infinite numbers are close
+            gaps = np.where(_are_level(own, other), 0, sign * (own - other))
         effects[i] = effect_of(*units_of(gaps, draws[shared]))
     # a single pair tests nothing, nor do equal gaps, whose spread is rounding to 32 bits: neither
     # counts in the correction
@@ -212,9 +216,10 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
             "pairs": effect.units,
             "unit": effect.unit,
         }
-    if (means == means[best]).all():
+    level = _are_level(means, means[best])
+    if level.all():
         return compared
     for i in ranked:
-        is_level = math.isfinite(means[best]) and means[i] == means[best]
+        is_level = math.isfinite(means[best]) and level[i]
         compared[labels[i]]["top"] = i == best or is_level or adjusted.get(i, 0.0) > LEVEL
     return compared
