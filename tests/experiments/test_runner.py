@@ -11,7 +11,6 @@ from fedax.cli.models import select_run
 from fedax.core import RunExists, WriteFailed
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
-from fedax.experiments.running import demo
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from fedax.utils.files import write
@@ -89,17 +88,18 @@ def test_refusal_comes_before_the_data_are_made(tmp_path, monkeypatch):
 
 
 class InterruptAt(Display):
-    """Presses Ctrl-C when the second run has done its first round."""
+    """Presses Ctrl-C when the second run has done some rounds."""
 
-    def __init__(self):
+    def __init__(self, at):
         self.begun = 0
+        self.at = at
         self.said = []
 
     def begin(self, title, rounds):
         self.begun += 1
 
     def observe(self, observation):
-        if self.begun == 2 and observation.round == 1:
+        if self.begun == 2 and observation.round == self.at:
             os.kill(os.getpid(), signal.SIGINT)
 
     def say(self, message):
@@ -107,9 +107,11 @@ class InterruptAt(Display):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
+@pytest.mark.parametrize(("at", "ended"), [(1, "interrupted"), (2, "ok")])
+def test_an_interrupted_run_leaves_a_valid_directory(tmp_path, at, ended):
+    """Also where the last round was done, so that a loop of the shell ends."""
     before = signal.getsignal(signal.SIGINT)
-    display = InterruptAt()
+    display = InterruptAt(at)
     directory = run_experiment(
         Experiment.parse("seeds_together = false\n" + TINY), tmp_path / "a", display
     )
@@ -119,12 +121,13 @@ def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
     loaded = RunDirectory.load(tmp_path / "a")
     assert [(run.outcome.kind, int(run.rounds[-1])) for run in loaded.records] == [
         ("ok", 2),
-        ("interrupted", 1),
+        (ended, at),
     ]
-    assert len(rows(tmp_path / "a" / "metrics.csv")) == 3 + 2
-    with pytest.warns(UserWarning, match="interrupted after round 1; its model is not the final"):
-        select_run(loaded, "seed 1")
-    assert "Interrupted before all runs were done" in (tmp_path / "a" / "report.html").read_text()
+    assert len(rows(tmp_path / "a" / "metrics.csv")) == 3 + at + 1
+    if ended == "interrupted":
+        with pytest.warns(UserWarning, match="after round 1; its model is not the final"):
+            select_run(loaded, "seed 1")
+    assert "Interrupted: `fedax resume`" in (tmp_path / "a" / "report.html").read_text()
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
@@ -133,12 +136,3 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(WriteFailed, match="full"):
         write(tmp_path / "a.txt", "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "old")]
-
-
-def test_the_demo_compares_what_it_says():
-    names = [
-        [section.name for section in experiment.algorithm] for experiment in demo.experiments()
-    ]
-    assert names == [["fedavg", "fedprox", "feddane", "feddane", "fedbc"]] * 3
-    schedule = demo.experiments()[1].resolved()["schedule"]
-    assert (schedule["cohort"], schedule["epochs"], schedule["batch_size"]) == (10, 20, 10)

@@ -319,7 +319,7 @@ class RunDirectory:
         status = {
             "running": " Still running.",
             "failed": f" Failed: {self.reason}",
-            "interrupted": " Interrupted before all runs were done.",
+            "interrupted": " Interrupted: `fedax resume` continues it.",
             "finished": "",
         }
         ends = ", ".join(troubles) or "all ended well"

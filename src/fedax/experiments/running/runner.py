@@ -274,8 +274,8 @@ def _run_stage(
             raise KeyboardInterrupt
         # not before the records are on disk: until then the checkpoint is the only copy
         shutil.rmtree(batch.folder(folder), ignore_errors=True)
-        # Ctrl-C in the last batch leaves nothing to interrupt
-        if interruption.asked and batch is not batches[-1]:
+        # after the last batch too, so that a loop of the shell ends
+        if interruption.asked:
             raise KeyboardInterrupt
 
 
