@@ -75,7 +75,7 @@ def examples_of(path: Path, encoding: Encoding | None = None) -> Chosen:
     # ids keep their zeros
     others = [name for name in read_table(path) if name not in (*encoding.columns, encoding.y)]
     table = read_table(path, [*encoding.categories, *others])
-    columns = {"given_y" if name == "y" else name: table[name] for name in others}
+    columns = {"given_y" if name == "y" else name: table[name].fillna("") for name in others}
     if encoding.y in table:
         columns["y"] = table[encoding.y].map(cell_text).fillna("")
     return Chosen({"x": encoding.features(table)}, columns)
