@@ -103,7 +103,7 @@ cost = fedax.footprint(Anchored())
 # %% [markdown]
 # ## Step by step
 #
-# `history.state` is the method's state after a run. To go round by round, step through a session by
+# `history.state` is the method's state after a run, of as many rounds as you like. To go round by round, step through a session by
 # hand. The engine `fedax.Eager()` runs the same code in plain Python, so `print` and a debugger work
 # inside a work function.
 

@@ -65,7 +65,7 @@ def test_values_that_are_level_are_no_edges():
     grid = {"Prox": {"mu": [0.5, 0.1]}, "solver": {"learning_rate": [0.1, 0.2]}}
     (*_, said) = best_is(of(**grid, select="validation_loss"), "learning_rate=0.1")
     assert said.startswith("Prox: other mu have the same validation_loss, so the first is taken.")
-    assert said.endswith("it is local_validation_loss_pooled.")
+    assert said.endswith("by local_validation_loss_pooled.")
 
 
 def test_interrupted_runs_select_nothing(tmp_path):

@@ -453,7 +453,7 @@ def weighs_examples_alike(method: Method) -> None:
     "has the minimum as its fixed point",
     "Look at the sign of a control variate, at a client's state that its work function does not "
     "return, and at means over a cohort that are added to a sum over all clients: they take "
-    "the factor `fed.answered.coverage`.",
+    "the factor `fed.answered.coverage`, over `fed.sample().distinct`: each client once.",
 )
 def is_exact(method: Method) -> None:
     if not _on_card(method, "exact"):

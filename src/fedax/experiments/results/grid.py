@@ -118,7 +118,7 @@ def edges(judged: pd.DataFrame) -> list[str]:
             if len(set(map(str, level[key]))) > 1:
                 sentences.append(
                     f"{method}: other {key} have the same {metric}, so the first is taken."
-                    + f" Of the clients' own models it is local_{metric}_pooled."
+                    + f" Models of the clients' own are judged by local_{metric}_pooled."
                     * metric.startswith("validation_")
                 )
             # most ranges begin at 0, below which there is nothing to try
