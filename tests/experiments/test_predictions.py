@@ -134,16 +134,14 @@ OUTPUTS = {
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_only_probabilities_are_a_classification(tmp_path, name):
     predict, header, line = OUTPUTS[name]
-    task = task_of(predict)
-    np.savez(tmp_path / "new.npz", x=np.float32([[1, 2]]))
-    params = jnp.array([1.0, 2.0])
-    text = predictions_csv(task, params, examples_of(tmp_path / "new.npz"))
-    assert text.splitlines() == [header, line]
+    np.savez(tmp_path / "new.npz", x=np.float32([[1, 2]]), y=np.float32([6.2]))
+    examples = examples_of(tmp_path / "new.npz")
+    text = predictions_csv(task_of(predict), jnp.array([1.0, 2.0]), examples)
+    assert text == f"y,{header}\n6.2,{line}\n"
 
 
 def test_predictions_of_a_model_that_diverged_have_no_label(tmp_path):
     task = task_of(lambda w, e: jax.nn.softmax(e["x"] * w[None]))
     np.savez(tmp_path / "new.npz", x=np.ones((1, 2), np.float32))
-    params = jnp.array([np.nan, 1.0])
-    text = predictions_csv(task, params, examples_of(tmp_path / "new.npz"))
+    text = predictions_csv(task, jnp.array([np.nan, 1.0]), examples_of(tmp_path / "new.npz"))
     assert text.splitlines() == ["label,probability_0,probability_1", ",nan,nan"]

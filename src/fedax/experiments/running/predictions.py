@@ -125,10 +125,11 @@ def _are_probabilities(values: np.ndarray) -> bool:
     return values.shape[1] > 1 and bool((rows >= 0).all() and has_sum.all())
 
 
-def _label_texts(task: Task, labels: np.ndarray) -> list[Any]:
+def _label_texts(task: Task, labels: np.ndarray) -> list[str]:
     """Returns the texts of labels where the task knows them, else the labels.
 
     A model may have more outputs than there are labels, and unknown labels marks such as -1.
     """
     texts = dict(enumerate(task.data.labels))
-    return [texts.get(label, label) for label in labels.tolist()]
+    # as texts, numbers of single precision are as short as they were
+    return [texts.get(label, str(label)) for label in labels]
