@@ -122,8 +122,8 @@ def test_grid_seeds_table_figure_and_prediction(here):
     (here / "new.csv").write_text("diagnosis,sex,dose,age\n?,f,-2,0\n?,m,2,1\n")
     run = ["--run", "FedHalf, seed 0", "--trust-code"]
     lines = command(here, "predict", "runs/study", "new.csv", *run).splitlines()
-    assert lines[0] == "label,probability_healthy,probability_ill"
-    assert [line.split(",")[0] for line in lines[1:]] == ["healthy", "ill"]
+    assert lines[0] == "y,label,probability_healthy,probability_ill"
+    assert [line.split(",")[1] for line in lines[1:]] == ["healthy", "ill"]
 
 
 def test_the_same_file_with_mpi(here):
