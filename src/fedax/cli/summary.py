@@ -56,12 +56,13 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     out(f"\n{directory.line()}")
     for doubt in directory.doubts():
         out(f"Warning: {doubt}", style="yellow")
-    page = directory.path / "report.html"
-    out(f"Report: {page}")
+    out(f"Report: {directory.path / 'report.html'}")
     if directory.status == "interrupted":
-        message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
-        message += f" `{shell('resume', directory.path)}` continues (own code: --trust-code)."
-        out(message, style="yellow")
+        out(
+            f"Interrupted. {directory.path} holds the runs so far and is complete for them. "
+            f"`{shell('resume', directory.path)}` continues (own code: --trust-code).",
+            style="yellow",
+        )
         # after everything was printed: scripts see the interruption by the exit code
         raise Exit(INTERRUPTED)
     next_step("prints a table for a paper.", "report", directory.path, "--table", "latex")

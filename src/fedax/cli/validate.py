@@ -23,8 +23,8 @@ def validate(
     """
     from fedax.errors import InvalidInput
     from fedax.experiments.config.experiment import Experiment
-    from fedax.experiments.running import runner
     from fedax.experiments.running.batches import count_runs
+    from fedax.experiments.running.runner import describe
     from fedax.experiments.running.trackers import check_installed
 
     if schema:
@@ -39,6 +39,5 @@ def validate(
     echo(experiment.toml())
     for title, text in plan.task.data.summary.items():
         echo(f"# {title}: {text}", err=True)
-    echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)
-    echo(f"# {count_runs(experiment)}", err=True)
-    next_step("runs it.", "run", file)
+    echo(f"# {file} is valid: {describe(experiment, plan)}\n# {count_runs(experiment)}", err=True)
+    next_step("runs it.", "run", file, *(f"--set={change}" for change in settings or ()))
