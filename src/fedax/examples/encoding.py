@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,20 +27,19 @@ def normalize(text: Any) -> str:
 def cell_text(cell: Any) -> str | None:
     """Returns the text of a cell; None for None, NaN, pandas' marks and an empty text.
 
-    Whole numbers have no decimals.
+    Whole numbers have no decimals, nor have texts of them: a cell that is empty makes a column of
+    codes real numbers.
 
     Raises:
         DataError: an array or a list.
 
-    >>> cell_text(" red"), cell_text(3.0), cell_text("")
-    ('red', '3', None)
+    >>> cell_text(" red"), cell_text(3.0), cell_text("3.0"), cell_text("")
+    ('red', '3', '3', None)
     """
     if hasattr(cell, "__len__") and not isinstance(cell, str):
         hint = "FederatedData.from_arrays takes arrays."
         raise DataError.found("table", f"a {type(cell).__name__} in a cell", "numbers, texts", hint)
-    if isinstance(cell, float | np.floating) and float(cell).is_integer():
-        return str(int(cell))
-    text = normalize(cell)
+    text = re.sub(r"^(-?\d+)\.0+$", r"\1", normalize(cell))
     return None if text in ("", "None", "nan", "<NA>", "NaT") else text
 
 
@@ -189,7 +189,8 @@ def _read_codes(
     for row, text in enumerate(found):
         if text not in places:
             got = f"{text!r} in {_row_of(cells, row)}"
-            raise DataError.found(f"column {name!r}", got, f"the texts {list(texts)}", FILL)
+            hint = FILL if text is None else ""
+            raise DataError.found(f"column {name!r}", got, f"the texts {list(texts)}", hint)
     return np.array([places[text] for text in found], np.int32)
 
 
