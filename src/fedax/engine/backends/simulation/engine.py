@@ -211,7 +211,7 @@ class SimulationProgram(Program):
         carry = with_slots(self.setup.timing, carry, self.timelines, first + count, axis)
         rows = [timeline.rows(first, count, self.longest) for timeline in self.timelines]
         rows = self.axes.put(self.axes.stack(jax.tree.map(jnp.asarray, rows)))
-        shared = jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
+        shared = np.asarray(first, np.int32), np.asarray(count, np.int32), self.longest
         call = self._call_of(_run_rounds, self.round_setup, shared, (self.roots, rows))
         options = compiler_options() if self.small else {}
         with bypass_persistent_cache(self.devices):
