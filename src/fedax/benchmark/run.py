@@ -6,7 +6,6 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -105,26 +104,25 @@ def run_method(
             "Run the command again.",
         )
     algorithm = task.experiment_of(method, [setting]).algorithm[0].make()
-    about = {
-        "everyone": int(any(phase.everyone for phase in footprint(algorithm).phases)),
-        "settings": " ".join(f"{name}={value:g}" for name, value in setting.items()),
-        "edges": ", ".join(edges),
-        "key": key,
-    }
+    return rows_of(task, records).assign(
+        method=method.shown(),
+        everyone=int(any(phase.everyone for phase in footprint(algorithm).phases)),
+        settings=" ".join(f"{name}={value:g}" for name, value in setting.items()),
+        edges=", ".join(edges),
+        key=key,
+    )
+
+
+def rows_of(task: BenchTask, records: Sequence[Record]) -> pd.DataFrame:
+    """Returns what `run_method` says of the runs themselves."""
+    target = task.target
     rows = []
     for run in records:
-        row: dict[str, Any] = {
-            "task": task.name,
-            "method": method.shown(),
-            "draw": 0,
-            "study": 0,
-            "seed": run.seed,
-        }
-        row |= {cost: cost_to(run, task.target, cost) for cost in COSTS}
-        is_lost = has_diverged(run, metric)
-        for name, shown in task.target.quality.items():
-            row[name] = math.nan if is_lost else float(run.scalars[shown][-1])
-        rows.append(row | about)
+        row = {cost: cost_to(run, target, cost) for cost in COSTS}
+        is_lost = has_diverged(run, target.metric)
+        for name, shown in target.quality.items():
+            row[name] = math.nan if is_lost else run.scalars[shown][-1]
+        rows.append({"task": task.name, "draw": 0, "study": 0, "seed": run.seed} | row)
     return pd.DataFrame(rows)
 
 

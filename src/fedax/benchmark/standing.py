@@ -52,6 +52,9 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
     never arrive, count as `LIMIT`. The gain of a quality is the difference, positive where the
     method is better, and a run that diverged counts as the worst of its task.
 
+    Where there are several draws of the data or studies of the tuning, a pair is the mean gain over
+    the seeds of one, and a task's cost the median over them of the medians over their seeds.
+
     One test is over all tasks: under its hypothesis every difference could as well have the other
     sign. Holm corrects for the number of methods.
 
@@ -64,7 +67,7 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
         row without the reference or with it alone. Columns are `everyone`, `tasks` (how many),
         `edges` (on how many of them a selected value is at the edge of its range), and by quality,
         or by cost that is known of all runs, such as `gain_rounds`: `gain`, `low`, `high` (mean
-        over the tasks, with its 95 % interval over the seeds), `p` (adjusted), `detectable` (the
+        over the tasks, with its 95 % interval over the pairs), `p` (adjusted), `detectable` (the
         gain that the test finds with a chance of `POWER`); of costs also `area`, `area_low`,
         `area_high` (its interval over the tasks), and `round` (the cost of a round over that of the
         reference's, NaN where no run arrives).
@@ -73,43 +76,44 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
     names = [task.name for task in tasks]
     own = results[results["task"].isin(names)]
     counts = own.groupby("method")["task"].nunique()
-    methods = sorted(counts.index[counts == len(tasks)], key=str.lower)
+    methods = counts.index[counts == len(tasks)]
     if not {reference} < set(methods):
         return pd.DataFrame()
     own = own[own["method"].isin(methods)]
     everyone = own.groupby("method")["everyone"].any()
     frame = pd.DataFrame({"everyone": everyone, "tasks": len(tasks)}, index=methods)
-    at_edge = own[own["edges"].notna()].groupby("method")["task"].nunique()
+    at_edge = own.dropna(subset="edges").groupby("method")["task"].nunique()
     frame["edges"] = at_edge.reindex(methods, fill_value=0)
     others = frame.index != reference
-    medians: dict[str, Float[np.ndarray, "methods tasks"]] = {}
+    medians: dict[str, pd.DataFrame] = {}
     # hours are not known without devices
     measures = [name for name in COSTS if own[name].notna().all()]
     measures += [name for name in QUALITY if all(name in task.target.quality for task in tasks)]
-    wide = own.pivot(index="method", columns=["task", *RUN], values=measures).loc[methods]
+    wide = own.pivot(index="method", columns=["task", *RUN], values=measures)
     # runs that not all methods have are left out
     runs = wide["rounds"].dropna(axis=1).columns
     for measure in measures:
         table = wide[measure][runs]
-        tables = [table[name].to_numpy(float) for name in names]
         gains = []
-        for task, table in zip(tasks, tables, strict=True):
-            at = methods.index(reference)
+        for task in tasks:
+            values = table[task.name]
             if measure in COSTS:
-                gains.append(_cost_gains(table, at))
+                gain = _cost_gains(values, reference)
             else:
-                metric = task.target.quality[measure]
-                gains.append(_quality_gains(table, at, is_higher_better(metric)))
-        tested = flip_signs([one[others] for one in gains])
+                gain = _quality_gains(values, reference, task.target.quality[measure])
+            gains.append(_by_draw(gain, "mean").to_numpy()[others])
+        tested = flip_signs(gains)
         for name in tested:
             frame.loc[others, f"{name}_{measure}"] = tested[name].to_numpy()
         if measure not in COSTS:
             continue
-        costs = medians[measure] = np.array([np.median(table, axis=1) for table in tables]).T
-        for name, values in zip(("area", "area_low", "area_high"), areas(costs), strict=True):
-            frame[f"{name}_{measure}"] = values
-        with np.errstate(invalid="ignore"):
-            prices = pd.DataFrame(costs / medians["rounds"], index=methods)
+        costs = medians[measure] = pd.DataFrame(
+            {name: _by_draw(table[name], "median").median(axis=1) for name in names}
+        )
+        ends = areas(costs.to_numpy())
+        for name, end in zip(("area", "area_low", "area_high"), ends, strict=True):
+            frame[f"{name}_{measure}"] = end
+        prices = costs / medians["rounds"]
         frame[f"round_{measure}"] = (prices / prices.loc[reference]).median(axis=1)
     return frame.sort_values("area_rounds", ascending=False, kind="stable")
 
@@ -142,19 +146,25 @@ def areas(
     return np.stack([parts.mean(1), *ends])
 
 
-def _cost_gains(costs: Runs, reference: int) -> Runs:
+def _by_draw(table: pd.DataFrame, reduce: str) -> pd.DataFrame:
+    """Returns the mean or median over the seeds of each draw and study, which are the units of
+    chance; of one draw and study these are the seeds.
+    """
+    units = table.T.groupby(level=RUN[:2])
+    return units.agg(reduce).T if units.ngroups > 1 else table
+
+
+def _cost_gains(costs: pd.DataFrame, reference: str) -> pd.DataFrame:
     logs = np.log(costs)
-    with np.errstate(invalid="ignore"):
-        # level if both never arrive; infinite gains become large ones, and are clipped
-        gains = np.nan_to_num(logs[reference] - logs)
     most = math.log(LIMIT)
-    return np.clip(gains, -most, most)
+    # level if both never arrive
+    return (logs.loc[reference] - logs).fillna(0.0).clip(-most, most)
 
 
-def _quality_gains(values: Runs, reference: int, is_higher: bool) -> Runs:
-    signed = values if is_higher else -values
-    known = np.where(np.isnan(signed), np.nanmin(signed), signed)
-    return known - known[reference]
+def _quality_gains(values: pd.DataFrame, reference: str, metric: str) -> pd.DataFrame:
+    signed = values if is_higher_better(metric) else -values
+    known = signed.fillna(signed.min(axis=None))
+    return known - known.loc[reference]
 
 
 def flip_signs(gains: Sequence[Runs]) -> pd.DataFrame:
@@ -183,7 +193,6 @@ def flip_signs(gains: Sequence[Runs]) -> pd.DataFrame:
     # sums in another order differ in the last bits
     is_larger = np.abs(signs @ pairs.T) >= np.abs(mean) * (1 - 1e-9)
     p = (1 + is_larger.sum(0)) / (1 + FLIPS)
-    columns = {"gain": mean, "low": mean - reach, "high": mean + reach, "p": holm(p.tolist())}
     # as of a t-test at Holm's first level, which is close to the power of sign flips
     spread = np.median(np.concatenate(gains, axis=1).std(1, ddof=1))
     n = pairs.shape[1]
@@ -191,7 +200,9 @@ def flip_signs(gains: Sequence[Runs]) -> pd.DataFrame:
     found = (special.stdtrit(n - 1, 1 - level / 2) + special.ndtri(POWER)) * spread / math.sqrt(n)
     # no p-value is smaller than that of equal signs
     found = found if 2.0 ** (1 - n) <= level else math.inf
-    return pd.DataFrame(columns).assign(detectable=found)
+    p = holm(p.tolist())
+    columns = {"gain": mean, "low": mean - reach, "high": mean + reach, "p": p, "detectable": found}
+    return pd.DataFrame(columns)
 
 
 def verdict_of(row: Mapping[str, float], measure: str) -> str:
