@@ -21,26 +21,32 @@ REFERENCE = Tuning(screening=(2000, 2001), deciding=(), reported=tuple(range(210
 """All settings run on two seeds, because a target is found only once."""
 
 
-def find_target(task: BenchTask, tuning: Tuning = REFERENCE) -> float:
-    """Returns the target of a task."""
+def half_way(task: BenchTask, run: Record) -> float:
+    """Returns the best loss of a run in half of the rounds; a run that diverged is the worst."""
     metric = task.target.metric
     half = task.sections["rounds"] / 2
+    if has_diverged(run, metric):
+        return math.inf
+    return min(loss_of(run, metric, i) for i, done in enumerate(run.rounds) if done <= half)
+
+
+def target_of(task: BenchTask, records: Sequence[Record]) -> float:
+    """Returns the target that follows from the reference's reported runs."""
+    loss = statistics.median(half_way(task, run) for run in records)
+    places = 2 - math.floor(math.log10(abs(loss)))
+    return abs(round(math.ceil(loss * 10**places) / 10**places, max(places, 0)))
+
+
+def find_target(task: BenchTask, tuning: Tuning = REFERENCE) -> float:
+    """Returns the target of a task."""
     method = task.reference
 
-    def best_loss(run: Record) -> float:
-        # a run that diverged is the worst of all
-        if has_diverged(run, metric):
-            return math.inf
-        return min(loss_of(run, metric, i) for i, done in enumerate(run.rounds) if done <= half)
-
     def score(records: Sequence[Record]) -> Score:
-        return (statistics.fmean(map(best_loss, records)),)
+        return (statistics.fmean(half_way(task, run) for run in records),)
 
     space = Bench.open("full", [task.name]).space(task, method)
     *_, records = tune(task, method, space, make_data(task), tuning, score)
-    loss = statistics.median(map(best_loss, records))
-    places = 2 - math.floor(math.log10(abs(loss)))
-    return abs(round(math.ceil(loss * 10**places) / 10**places, max(places, 0)))
+    return target_of(task, records)
 
 
 if __name__ == "__main__":

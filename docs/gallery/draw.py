@@ -48,11 +48,6 @@ def run_script(path: Path, labels: list[str], metric: list[str]) -> None:
         fedax.compare(drawn, "picture.png")
 
 
-def settings(extra: dict[str, Any]) -> list[str]:
-    """Returns the options that change values of an experiment file."""
-    return [word for value in extra.get("set", []) for word in ("--set", value)]
-
-
 def run_file(path: Path, options: list[str]) -> None:
     """Runs an experiment file, draws its curves, and prints its table."""
     from fedax.experiments.results.store import RunDirectory
@@ -64,14 +59,7 @@ def run_file(path: Path, options: list[str]) -> None:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    print(
-        subprocess.run(
-            [*command, "report", "run", "--table", "text"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-    )
+    subprocess.run([*command, "report", "run", "--table", "text"], check=True)
     save_as(RunDirectory.load(Path("run")).pictures()[0], Path("picture.png"))
 
 
@@ -93,7 +81,7 @@ def main(arguments: list[str]) -> None:
         extra = about[arguments[1]]
         file = EXAMPLES / f"{arguments[1]}.toml"
         if file.exists():
-            run_file(file, settings(extra))
+            run_file(file, [word for value in extra.get("set", []) for word in ("--set", value)])
         else:
             run_script(file.with_suffix(".py"), extra["labels"], extra.get("metric", []))
         return

@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-import runpy
-import types
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 from commands import call, succeed
 from fedax.benchmark.command import Bench
 from fedax.benchmark.run import Tuning, cost_to, has_diverged, make_data, run_settings
-from fedax.benchmark.task import Target, choose_tasks, families_of, load_tasks, parse_method
+from fedax.benchmark.task import Target, families_of, load_tasks, parse_method
 from fedax.core import InvalidInput, Outcome, SpecError
 from fedax.results import Record
 
@@ -138,31 +136,9 @@ def test_a_method_that_a_task_refuses_is_left_out(folder, tmp_path, capsys):
     assert set(bench.results()["method"]) == {"FedAvg"}
 
 
-@pytest.mark.slow
-def test_a_target_is_what_the_reference_reaches_in_half_of_the_rounds(folder):
-    script = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "benchmark" / "targets.py"))
-    budget = Tuning(settings=2, screening=(20,), deciding=(), reported=(21, 22, 23))
-    task = load_tasks(folder)["tiny"]
-    open_tiny = types.SimpleNamespace(open=lambda *_: bench_of(folder, Path("none")))
-    script["find_target"].__globals__["Bench"] = open_tiny
-    target = script["find_target"](task, budget)
-    assert 0 < target < 3
-    assert float(f"{target:.3g}") == target
-
-
 def test_a_task_may_have_the_default_observers(folder):
     (folder / "tiny.toml").write_text(TINY.replace("observe", "# observe"))
     assert load_tasks(folder)["tiny"].selecting.sections["observe"] is None
-
-
-def test_the_tasks_are_whole():
-    tasks = load_tasks()
-    families = {task.target.family for task in tasks.values()}
-    assert len(families) == 6
-    quick = choose_tasks(tasks, "quick")
-    assert {task.target.family for task in quick} == families - {"text"}
-    assert {task.sections["task"]["name"] for task in quick} == {"synthetic", "digits"}
-    assert choose_tasks(tasks, "full") == list(tasks.values())
 
 
 def test_methods_fit_families(mine):
@@ -182,7 +158,6 @@ def test_methods_fit_families(mine):
         ('"convex"', '"other"'),
         ("final =", "last ="),
         ("[tiny]", "[other]"),
-        ("rounds = 6", "rounds = -1"),
         ('name = "synthetic"', 'name = "synthetics"'),
     ],
 )
@@ -283,3 +258,13 @@ def test_costs_are_read_at_the_first_value_as_good_as_the_target():
 def test_a_run_that_diverged_costs_infinitely_much(run):
     assert has_diverged(run, "test_accuracy")
     assert cost_to(run, target("test_accuracy", 0.5), "rounds") == math.inf
+
+
+def test_a_target_is_the_median_of_the_best_losses_in_half_of_the_rounds(folder, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "docs" / "benchmark")
+    import targets
+
+    task = load_tasks(folder)["tiny"]
+    runs = [record([3.0, best, 2.0, 2.0, 0.1], [0.0] * 5) for best in (1.23, 1.5001)]
+    lost = record([3.0, 0.5, 4.0], [0.0] * 3)
+    assert targets.target_of(task, [*runs, lost]) == 1.51

@@ -5,13 +5,17 @@ The authors' training files are not public; their test files are. Here the test 
 training data: the same 30 devices with a tenth of the examples. The folder FEDAX_DATA has to hold
 `fedprox_synthetic/synthetic_<set>_test.json.gz`. Takes minutes on one core.
 
-    FEDAX_DATA=... python docs/findings/feddane/published.py docs/findings/feddane/published.csv
+    FEDAX_DATA=... python docs/findings/feddane/published.py docs/findings/feddane/published.csv 1
+
+The number is that of local epochs: 10 are about as much work as an epoch of the training files.
 """
 
-import argparse
-import csv
+import itertools
 import os
+import sys
 from pathlib import Path
+
+import pandas as pd
 
 import fedax
 from fedax.data import leaf
@@ -43,78 +47,33 @@ def published_task(folder: Path, name: str) -> fedax.Task:
     return fedax.classification(data, Softmax(60, 10))
 
 
-def compare(
-    task: fedax.Task, rounds: int, epochs: int, seeds: list[int]
-) -> dict[str, list[list[float]]]:
-    """Runs all methods with the same seeds.
-
-    Returns:
-        The training losses by method, a list of observations for each seed.
-    """
-    schedule = fedax.Schedule(epochs=epochs, batch_size=10)
-    members = {"FedAvg": [fedax.FedAvg()], "FedProx, mu = 1": [fedax.FedProx(mu=1.0)]}
-    members |= {name: [fedax.FedDANE(mu=mu, **form) for mu in MU] for name, form in FORMS.items()}
-    curves = {}
-    for name, group in members.items():
-        histories = fedax.run_grid(
-            group, task, seed=seeds, rounds=rounds, schedule=schedule, **OPTIONS
-        )
-        for i, method in enumerate(group):
-            label = f"{name}, mu = {method.mu:g}" if name in FORMS else name
-            own = histories[i * len(seeds) : (i + 1) * len(seeds)]
-            curves[label] = [
-                [float(value) for value in history.metrics["train_loss"]] for history in own
-            ]
-    return curves
-
-
 def main() -> None:
     """Writes the final losses of every set, method and seed, and prints their differences to
     FedAvg."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("file", type=Path, help="CSV to write")
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument(
-        "--epochs",
-        type=int,
-        default=1,
-        help="10 is about as much work as an epoch of the training files",
-    )
-    parser.add_argument("--seeds", type=int, default=5)
-    chosen = parser.parse_args()
-    seeds = list(range(chosen.seeds))
+    file, epochs = sys.argv[1:]
+    schedule = fedax.Schedule(epochs=int(epochs), batch_size=10)
+    seeds = range(5)
+    members = {"FedAvg": [fedax.FedAvg()], "FedProx, mu = 1": [fedax.FedProx(mu=1.0)]}
+    members |= {name: [fedax.FedDANE(mu=mu, **form) for mu in MU] for name, form in FORMS.items()}
     rows = []
-    for name in SETS:
-        curves = compare(
-            published_task(Path(os.environ["FEDAX_DATA"]), name),
-            chosen.rounds,
-            chosen.epochs,
-            seeds,
-        )
-        for label, runs in curves.items():
-            finals = [run[-1] for run in runs]
-            gaps = [final - base[-1] for final, base in zip(finals, curves["FedAvg"], strict=True)]
-            rows += [
-                {
-                    "task": name,
-                    "algorithm": label,
-                    "seed": seed,
-                    "train_loss": f"{final:.6g}",
-                    "minus_fedavg": f"{gap:.4g}",
-                }
-                for seed, final, gap in zip(seeds, finals, gaps, strict=True)
-            ]
-            print(
-                f"{name} | {label} | {sum(finals) / len(finals):.4f} | {min(gaps):+.4f} to "
-                f"{max(gaps):+.4f}",
-                flush=True,
+    for title in SETS:
+        task = published_task(Path(os.environ["FEDAX_DATA"]), title)
+        for name, group in members.items():
+            histories = fedax.run_grid(
+                group, task, seed=seeds, rounds=200, schedule=schedule, **OPTIONS
             )
-    with chosen.file.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+            labels = [f"{name}, mu = {one.mu:g}" if name in FORMS else name for one in group]
+            cells = itertools.product([title], labels, seeds)
+            for cell, history in zip(cells, histories, strict=True):
+                rows.append([*cell, history.metrics["train_loss"][-1].item()])
+            print(title, name, sep=" | ", flush=True)
+    frame = pd.DataFrame(rows, columns=["task", "algorithm", "seed", "train_loss"])
+    # FedAvg's rows come first
+    losses = frame.groupby(["task", "seed"])["train_loss"]
+    frame["minus_fedavg"] = frame["train_loss"] - losses.transform("first")
+    frame.to_csv(file, index=False, float_format="%.6g")
+    ends = frame.groupby(["task", "algorithm"], sort=False)
+    print(ends[["train_loss", "minus_fedavg"]].agg(["mean", "min", "max"]).to_string())
 
 
 if __name__ == "__main__":

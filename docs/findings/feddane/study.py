@@ -3,8 +3,7 @@ repairs it.
 
 python study.py run FOLDER SEEDS    all runs that the folder lacks, each kept as
 FOLDER/<set>-<variant>-<seed>
-python study.py draw FOLDER         the pictures and the table of repairs
-python study.py successors          the runs and the table of FedDANE's successors"""
+python study.py draw FOLDER         the pictures and the table of repairs"""
 
 import sys
 from pathlib import Path
@@ -105,7 +104,7 @@ def against_theory(record: Record) -> dict[str, np.ndarray]:
 def watched_rounds(folder: Path, name: str) -> pd.DataFrame:
     """Returns decrease, mu, exactness and dissimilarity of the exact and the released correction on
     one set of data."""
-    runs = {variant: kept(folder, name, variant) for variant in WATCHED}
+    runs = {variant: read_run(place(folder, name, variant, 0)) for variant in WATCHED}
     found = {"exact": against_theory(runs["exact"]), "as released": watched(runs["as released"])}
     exact, released = WATCHED
     lines = [
@@ -125,10 +124,6 @@ def watched_rounds(folder: Path, name: str) -> pd.DataFrame:
         columns = {"rounds": runs[variant].rounds[: len(y)], what: y}
         parts.append(pd.DataFrame(columns).assign(line=line, task=runs[variant].task))
     return pd.concat(parts, ignore_index=True)
-
-
-def kept(folder: Path, name: str, variant: str, seed: int = 0) -> Record:
-    return read_run(place(folder, name, variant, seed))
 
 
 def place(folder: Path, name: str, variant: str, seed: int) -> Path:
@@ -165,37 +160,7 @@ def draw(folder: Path) -> None:
     save(pictures, Path(__file__).parent, ["png"])
 
 
-def successors() -> None:
-    """Prints mean and deviation of the last training loss, by method and proximal weight."""
-    methods = {
-        "FedAvg": lambda weight: fedax.FedAvg(),
-        "FedProx": lambda weight: fedax.FedProx(mu=weight),
-        "FedDANE, shared cohort": lambda weight: fedax.FedDANE(mu=weight, cohorts="shared"),
-        "S-DANE": lambda weight: fedax.SDANE(lam=weight),
-        "accelerated S-DANE": lambda weight: fedax.AccSDANE(lam=weight),
-        "FedRed": lambda weight: fedax.FedRed(lam=weight),
-    }
-    task = fedax.task("synthetic", clients=30, **SETS["1"])
-    for name, method in methods.items():
-        for weight in (0.01, 0.1, 1.0) if name != "FedAvg" else (0.0,):
-            histories = fedax.run_grid(
-                [method(weight)],
-                task,
-                solver=fedax.SGD(0.01),
-                schedule=fedax.Schedule(cohort=10, epochs=5, batch_size=10),
-                rounds=100,
-                seed=[0, 1, 2],
-                observe=[TrainLoss()],
-                observe_every=100,
-            )
-            last = [history.metrics["train_loss"][-1] for history in histories]
-            print(name, weight, f"{np.mean(last):.4g}", f"{np.std(last, ddof=1):.2g}", flush=True)
-
-
 def main() -> None:
-    if sys.argv[1] == "successors":
-        successors()
-        return
     folder = Path(sys.argv[2])
     if sys.argv[1] == "draw":
         draw(folder)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import optax
+import pandas as pd
 
 import fedax
 
@@ -149,16 +150,10 @@ def write(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None
             file.flush()
 
 
-def read(name: str) -> list[dict[str, str]]:
-    """Returns the lines of a file beside this one."""
-    with (HERE / name).open() as file:
-        return list(csv.DictReader(file))
-
-
 def best_rates() -> dict[str, float]:
     """Returns each method's learning rate with the lowest last loss on the draw for tuning."""
-    rows = sorted(read("rates.csv"), key=lambda row: float(row["bits a letter"]), reverse=True)
-    return {row["method"]: float(row["learning rate"]) for row in rows}
+    rows = pd.read_csv(HERE / "rates.csv").sort_values("bits a letter")
+    return rows.drop_duplicates("method").set_index("method")["learning rate"].to_dict()
 
 
 def run_all() -> None:
@@ -183,22 +178,16 @@ def run_all() -> None:
     write("runs.csv", ["method", "seed", "round", "bits a letter", "bytes of a client"], rows())
 
 
-def curves() -> dict[str, np.ndarray]:
-    """Returns the losses of each method, shape (seeds, observations)."""
-    found: dict[tuple[str, int], list[float]] = {}
-    for row in read("runs.csv"):
-        key = row["method"], int(row["seed"])
-        found.setdefault(key, []).append(float(row["bits a letter"]))
-    return {name: np.array([found[name, seed] for seed in SEEDS]) for name in METHODS}
-
-
 def results() -> str:
     """Returns the table of the methods."""
-    sent = {row["method"]: int(row["bytes of a client"]) for row in read("runs.csv")}
+    rows = pd.read_csv(HERE / "runs.csv")
+    ends = rows[rows["round"] == ROUNDS].groupby("method")
     lines = ["| method | bytes of a client a round | bits a letter |", "| --- | ---: | ---: |"]
-    for name, values in curves().items():
-        last = values[:, -1]
-        lines.append(f"| {name} | {sent[name]:,} | {last.mean():.3f} ± {last.std(ddof=1):.3f} |")
+    for name in METHODS:
+        last = ends.get_group(name)
+        mean, spread = last["bits a letter"].agg(["mean", "std"])
+        sent = last["bytes of a client"].iloc[0]
+        lines.append(f"| {name} | {sent:,} | {mean:.3f} ± {spread:.3f} |")
     return "\n".join(lines)
 
 
