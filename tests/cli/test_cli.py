@@ -55,7 +55,7 @@ def test_compare_run_and_report(tmp_path):
     assert (tmp_path / "a" / "report.html").exists()
     succeed("run", "a/study.toml")
     assert (tmp_path / "runs" / "synthetic-clients-4" / "report.html").exists()
-    assert "4 runs are there already" in call("run", "a/study.toml", "--out", "a").output
+    assert "kept: 4 runs." in call("run", "a/study.toml", "--out", "a").output
     assert "overwritten" in refused("run", "a/study.toml", "--set", "rounds=3", "--out", "a")
 
 

@@ -40,7 +40,7 @@ def test_a_method_and_a_seed_more_make_their_runs_alone(first, tmp_path):
     shutil.copytree(first.path, tmp_path / "a")
     told = Told()
     grown = run_experiment(more, tmp_path / "a", told)
-    assert told.said == ["4 runs are there already, with the models that they kept."]
+    assert told.said == ["There already, with the models that were kept: 4 runs."]
     begun = ["FedAvg, seed 2", "FedProx mu=1, seed 2", "SCAFFOLD, seed 0, 1, 2"]
     assert told.begun == [f"Other: {run}" for run in begun]
     old = [grown.records[i] for i in (0, 1, 3, 4)]

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import logging
 import shutil
+import threading
 import tomllib
 
 import pytest
@@ -87,6 +88,7 @@ def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
 
     trusted = yaml.safe_load((made / "keys" / "trusted.yaml").read_text())
     hub = open_hub(made)
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{hub.server_port}/hub/fetch-fab"
     where, signatures, _ = request_download_link("@fedax/fedax-app", "1.0.0", url, "fab_url")
     content = httpx.get(where).content
@@ -201,7 +203,13 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path, caplog):
         out = folder / "runs" / "run"
         assert RunDirectory.load(out).status == ("failed" if grid is Losing else "running")
         assert find_crashed(folder) == ([] if grid is Losing else [out])
-        for words in ("client 2 is node 102", "round 0: 3 answers", "loss ", f"{out} ended: "):
+        for words in (
+            "client 2 is node 102",
+            "round 0: 3 answers",
+            "loss ",
+            f"{out} ended: ",
+            f"{out} begins",
+        ):
             assert words in caplog.text
         with held(out):
             assert find_crashed(folder) == []

@@ -116,7 +116,7 @@ def run_experiments(
         name: run for name, run in earlier.runs.items() if run.outcome.kind != "interrupted"
     }
     if present := sum(run.id in directory.runs for run in directory.planned):
-        display.say(f"{counted(present, 'run')} are there already, with the models that they kept.")
+        display.say(f"There already, with the models that were kept: {counted(present, 'run')}.")
     # the lock is held until the last run is written
     with held(out):
         directory.begin()

@@ -87,6 +87,7 @@ def run_on(
     options = {name: config[name] for name in OPTIONS if config[name]}
     engine = Flower(grid, run=config["name"], secret=secret, registered=registered, **options)
     display = Logged()
+    LOG.info("%s %s", out, "begins" if is_new else "goes on")
     try:
         with use_engine(engine):
             if is_new:

@@ -71,20 +71,17 @@ def open_hub(folder: Path) -> ThreadingHTTPServer:
         "/hub/fetch-fab": json.dumps(about).encode(),
         "/app.fab": (folder / "app.fab").read_bytes(),
     }
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
 
-def look_after(
-    folder: Path, environment: dict[str, str], superlink: subprocess.Popen[bytes]
-) -> None:
+def look_after(folder: Path, environment: dict[str, str], superlink: int) -> None:
     """Registers the clients of a folder at its SuperLink, and submits runs that have crashed, until
     the SuperLink ends.
 
     Args:
         folder: of the server.
         environment: of Flower's commands.
-        superlink: the process.
+        superlink: the number of its process, the parent of this one.
     """
     config = tomllib.loads((folder / "flower" / "config.toml").read_text())
     address = f"https://{config['superlink']['fedax']['address']}"
@@ -96,7 +93,7 @@ def look_after(
     def flwr(*words: str) -> None:
         subprocess.run(["flwr", *words], env=environment, stdin=subprocess.DEVNULL, check=False)
 
-    while superlink.poll() is None:
+    while os.getppid() == superlink:
         time.sleep(PAUSE)
         try:
             httpx.get(address, verify=authority, timeout=PAUSE, trust_env=False)
@@ -132,8 +129,10 @@ def find_crashed(folder: Path) -> list[Path]:
     ]
 
 
-def main(folder: Path, command: list[str]) -> int:
-    """Runs a SuperLink until it ends, and returns its exit code."""
+def main(folder: Path, command: list[str]) -> None:
+    """Becomes a SuperLink, with the hub as its child: who kills this process kills the SuperLink,
+    after which the hub ends.
+    """
     print(f"The server of {folder} starts. Runs that a crash ended go on after it.", flush=True)
     hub = open_hub(folder)
     direct = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
@@ -144,12 +143,14 @@ def main(folder: Path, command: list[str]) -> int:
         "no_proxy": direct,
     }
     environment = os.environ | QUIET | own
-    with subprocess.Popen(command, env=environment) as superlink:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: superlink.terminate())
-        look_after(folder, environment, superlink)
-    return superlink.returncode
+    superlink = os.getpid()
+    if os.fork():
+        os.execvpe(command[0], command, environment)
+    # of a terminal's Ctrl-C, which ends the SuperLink
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    look_after(folder, environment, superlink)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).absolute(), sys.argv[2:]))
+    main(Path(sys.argv[1]).absolute(), sys.argv[2:])

@@ -14,7 +14,7 @@ while :; do
     --host 127.0.0.1 --port "${PORT:-@port@}" --node-config "site=\"$PWD\"" &
   node=$!
   wait "$node"
-  echo "Trying again. After a minute of \"code: 2004\", the server does not know this client's key:" \
-    "have the client packed again."
+  echo "Trying again; what ended it stands above. After a minute of \"code: 2004\", the server does not" \
+    "know this client's key: have the client packed again."
   sleep 5
 done
