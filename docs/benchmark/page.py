@@ -158,12 +158,12 @@ paper's text, which is the default; as released FedBC
 ([why](../reproduction/README.md)).
 
 Numbers are costs to the target where the reference needs 100, in `rounds`, `gradients` and
-`gigabits` (traffic): 50 is half of its cost. They are means over the tasks of a family, with the
-95 % interval over the seeds. Each run is paired with the reference's run of the same seed. Factors
+`gigabits` (traffic): 50 is half of its cost. They are means over the tasks of a family, with their
+95 % interval. Each run is paired with the reference's run of the same draw of the data and seed; of
+several draws, each is one pair, the mean over its seeds. Factors
 beyond 4 count as 4, also those of runs that never arrive, so 400 means at least that. **Bold**
-numbers are significant: one test over all tasks of the family by sign flips of the paired runs, with
-Holm's correction over the methods, p < 0.05. *Gradients* are those of all clients over their number,
-so that a method in which every client works in every round costs more than one with cohorts.
+numbers are significant: one test over all tasks of the family by sign flips of the pairs, with
+Holm's correction over the methods, p < 0.05. *Gradients* are those of all clients over their number.
 
 Bars are the *area* under the performance profile, with its 95 % interval over the tasks; a method
 that is best on every task has 1. Methods in which all clients work stand last, with grey bars.
@@ -172,8 +172,8 @@ that is best on every task has 1. Methods in which all clients work stand last, 
 counts the tasks whose selected setting is at the edge of its range, beyond which a better one may
 lie. Sentences name at most four methods. [Choosing an algorithm](../choose.md) says what follows.
 
-The numbers average twenty seeds, five on networks, on one draw of the data, with
-one tuning study. Intervals contain neither the draw nor the tuning. Final quality is that of settings which were selected for speed.
+The first draw of the data has twenty seeds, further ones five. Intervals over one draw say nothing of
+others, and none contains the tuning, of which there was one study, on the first draw. Final quality is that of settings which were selected for speed.
 Without results: {missing}.
 """
 
@@ -197,12 +197,14 @@ def write(bench: Bench) -> dict[Path, str]:
     for family, frame in frames.items():
         tasks = [task for task in bench.tasks if task.target.family == family and task.target.value]
         reference = tasks[0].reference.shown()
+        draws = results.loc[results["task"] == tasks[0].name, "draw"].nunique()
         title = TITLES[family]
         compared[family] = frame, reference
         lines = [
             f"## {title}",
             "",
-            f"{len(frame)} methods; tasks (clients a round, target): {', '.join(map(describe, tasks))}.",
+            f"{len(frame)} methods, draws of the data: {draws}. "
+            f"Tasks (clients a round, target): {', '.join(map(describe, tasks))}.",
             "",
             *(f"- {text}" for text in sentences(frame, reference)),
             "",
