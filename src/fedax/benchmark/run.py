@@ -57,14 +57,16 @@ def key_of(
     task: BenchTask, method: AlgorithmSection, space: Space, tuning: Tuning = STANDING
 ) -> str:
     """Returns the fingerprint of all that the results of a method on a task depend on."""
-    is_code = is_user_code("algorithm", method.name)
+    kind = algorithm_class(method.name).__name__
+    if is_user_code("algorithm", method.name):
+        kind += load("algorithm", method.name).sha256
     told = [
         task.sections,
         task.target.model_dump(include={"metric", "value", "learning_rate", "quality"}),
         task.options_for(method),
         {name: one[:3] for name, one in space.items()},
         dataclasses.astuple(tuning),
-        load("algorithm", method.name).sha256 if is_code else algorithm_class(method.name).__name__,
+        kind,
     ]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -119,9 +121,8 @@ def rows_of(task: BenchTask, records: Sequence[Record]) -> pd.DataFrame:
     rows = []
     for run in records:
         row = {cost: cost_to(run, target, cost) for cost in COSTS}
-        is_lost = has_diverged(run, target.metric)
         for name, shown in target.quality.items():
-            row[name] = math.nan if is_lost else run.scalars[shown][-1]
+            row[name] = math.nan if has_diverged(run, target.metric) else run.scalars[shown][-1]
         rows.append({"task": task.name, "draw": 0, "study": 0, "seed": run.seed} | row)
     return pd.DataFrame(rows)
 
