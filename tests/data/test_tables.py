@@ -12,6 +12,7 @@ from fedax.core import DataError, InvalidInput
 from fedax.data import from_table
 from fedax.data.tables import read_table
 from fedax.examples.encoding import Encoding
+from fedax.experiments.running.predictions import examples_of
 
 ROWS = [("north", 30 + i, "fm"[i % 2], ("healthy", "ill")[i % 3 == 0]) for i in range(10)]
 ROWS += [("east", 52 + i % 3, "m", "ill") for i in range(4)]
@@ -109,6 +110,12 @@ def test_numbered_rows_do_not_go_with_rows_that_are_left_out():
     frame = pd.DataFrame({"a": [0.0, np.nan, 2.0, 3.0]})
     with pytest.raises(DataError, match="drop"):
         from_table(frame, y=None, partition=[[0, 1], [2, 3]], columns={"missing": "drop"})
+
+
+def test_truth_values_are_the_same_in_training_and_prediction(tmp_path):
+    path = write(tmp_path / "a.csv", "smoker,y\nTRUE,0\nfalse,1\n")
+    data = from_table({"a": path})
+    assert (examples_of(path, data.encoding).arrays["x"] == data.train[0]["x"]).all()
 
 
 def test_large_numbers_are_told_apart():

@@ -20,16 +20,14 @@ ENGINES = {
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 
 
-def twenty_rounds(algorithm, engine, dtype=float):
-    solver = fedax.SGD(0.05, momentum=0.5)
+def twenty_rounds(engine):
     # the reference compiles nothing and is slow
-    schedule = fedax.Schedule(cohort=2, steps=2, batch_size=4)
     return fedax.run(
-        algorithm,
-        regression(dtype=dtype),
+        fedax.FedBC(dual_lr=0.1),
+        regression(),
         engine=engine,
-        solver=solver,
-        schedule=schedule,
+        solver=fedax.SGD(0.05, momentum=0.5),
+        schedule=fedax.Schedule(cohort=2, steps=2, batch_size=4),
         rounds=20,
         seed=11,
         observe_every=20,
@@ -39,18 +37,15 @@ def twenty_rounds(algorithm, engine, dtype=float):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_float64_to_1e_12_after_20_rounds(engine):
-    method = fedax.FedBC(dual_lr=0.1)
-    reference = twenty_rounds(method, fedax.Simulation(devices=1))
-    np.testing.assert_allclose(
-        vector(twenty_rounds(method, ENGINES[engine]())), vector(reference), rtol=1e-12, atol=1e-12
-    )
+    one, other = map(twenty_rounds, (fedax.Simulation(devices=1), ENGINES[engine]()))
+    np.testing.assert_allclose(vector(other), vector(one), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "method"),
     [
-        pytest.param("proportional", fedax.FedBC(dual_lr=0.2, lam=0.1), marks=pytest.mark.slow),
+        ("proportional", fedax.FedBC(dual_lr=0.2, lam=0.1)),
         ("proportional", fedax.SCAFFOLD()),
         ("proportional_without_replacement", fedax.FedBC(dual_lr=0.2, lam=0.1)),
         ("poisson", fedax.FedBC(dual_lr=0.2, lam=0.1)),
@@ -61,7 +56,7 @@ def test_other_cohorts_agree_with_eager(sampling, method):
     """A device drawn twice works once and counts twice; both engines read its memory as it was
     before the phase."""
     schedule = fedax.Schedule(cohort=4, sampling=sampling, steps=2, batch_size=4)
-    runs = [
+    one, *others = [
         fedax.run(
             method,
             regression(),
@@ -78,22 +73,21 @@ def test_other_cohorts_agree_with_eager(sampling, method):
             fedax.Simulation(devices=1),
         )
     ]
-    for other in runs[1:]:
-        np.testing.assert_allclose(vector(other), vector(runs[0]), rtol=1e-12, atol=1e-12)
-        assert np.array_equal(other.bits.up, runs[0].bits.up)
+    for other in others:
+        np.testing.assert_allclose(vector(other), vector(one), rtol=1e-12, atol=1e-12)
+        assert np.array_equal(other.bits.up, one.bits.up)
 
 
 @pytest.mark.slow
 def test_microbatches_are_one_batch():
     """Batches of 16 in pieces of 3, and full gradients in pieces of 3, change only the rounding."""
-    schedule = fedax.Schedule(batch_size=16, epochs=2)
     whole, pieces = (
         fedax.run(
             fedax.FedDANE(mu=0.1),
             regression(),
             engine=fedax.Simulation(devices=1, microbatch=size),
             solver=fedax.SGD(0.05),
-            schedule=schedule,
+            schedule=fedax.Schedule(batch_size=16, epochs=2),
             rounds=3,
             seed=2,
         )
@@ -104,9 +98,6 @@ def test_microbatches_are_one_batch():
 
 class Rows(fedax.Algorithm):
     """Uploads each client's number and size; the server keeps what it gathered."""
-
-    def init(self, fed, w):
-        return w
 
     def round(self, fed, w):
         got = fed.gather(self.work, fed.sample(), w)
@@ -122,13 +113,14 @@ class Rows(fedax.Algorithm):
 def test_gather_keeps_uploads_with_their_clients(engine):
     history = fedax.run(Rows(), regression(), schedule=SCHEDULE, rounds=3, seed=4, engine=engine())
     sizes = np.asarray(regression().train.sizes)
+    shares = sizes / sizes.sum()
     for ids, values, weights, valid in zip(
         *(history.logged[k] for k in ("ids", "values", "weights", "valid")), strict=True
     ):
         assert len(set(ids.tolist())) == 3
         assert valid.all()
-        np.testing.assert_allclose(values, sizes[ids] / sizes.sum() * 70, rtol=1e-12)
-        np.testing.assert_allclose(weights, sizes[ids] / sizes.sum(), rtol=1e-12)
+        np.testing.assert_allclose(values, shares[ids] * 70, rtol=1e-12)
+        np.testing.assert_allclose(weights, shares[ids], rtol=1e-12)
 
 
 def test_a_client_by_itself_has_its_own_examples():

@@ -195,11 +195,10 @@ def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
         )
         for e in (ENGINES["sequential"], engine)
     )
-    vector_bits = 4 * 64
     down = one.bits.down
     up = one.bits.up
     assert (up[down == 0] == 0).all()
     assert len({*up.tolist()}) > 2
-    assert (down[up == vector_bits] == vector_bits).any()  # one gradient, and then nobody
+    assert (down[up == 256] == 256).any()  # one gradient, and then nobody
     assert other.bits.down.tolist() == down.tolist()
     assert other.bits.up.tolist() == up.tolist()

@@ -56,7 +56,7 @@ def finished(tmp_path_factory):
     place = tmp_path_factory.mktemp("study")
     write_clients_files(place / "data")
     (place / "new.csv").write_text(
-        "age,weight,relapse,y,label\n0,2,yes,17,a\n0,-2,?,,b\n0,-2,,19,c\n"
+        "age,weight,relapse,y,label\n0,2,yes,17,a\n0,-2,?,NA,b\n0,-2,,,c\n"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -89,8 +89,8 @@ def test_no_column_of_a_table_is_lost(place):
     assert re.sub(r",0\.\d+", "", result.stdout).splitlines() == [
         "given_y,y,given_label,label,probability_no,probability_yes",
         "17,yes,a,yes",
-        ",?,b,no",
-        "19,,c,no",
+        "NA,?,b,no",
+        ",,c,no",
     ]
 
 

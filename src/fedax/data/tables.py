@@ -148,8 +148,9 @@ def from_table(
             if name not in headings or (option == "x" and name in others):
                 raise UnknownName.among(f"from_table({option}=...)", name, headings)
     if not features:
-        got = f"only the columns {headings}"
-        raise DataError.found("from_table", got, "at least one column of features")
+        raise DataError.found(
+            "from_table", f"only the columns {headings}", "at least one column of features"
+        )
     first = frames["train"][features[0]]
     # of each file: rows are counted as their lines
     rows_read = first.index.get_level_values(-1)
@@ -161,8 +162,10 @@ def from_table(
     encoding = _fit(list(frames.values()), features, y, classes, categories, columns.get("missing"))
     if columns.get("missing") == "drop":
         if client is None and not isinstance(partition, str):
-            reason = "'drop' changes the numbers of the rows, leave them out of the table first"
-            raise DataError.because("from_table(partition=...)", reason)
+            raise DataError.because(
+                "from_table(partition=...)",
+                "'drop' changes the numbers of the rows, leave them out of the table first",
+            )
         needed = {*others, *features}
         frames = {
             part: frame.dropna(subset=list(needed & {*frame})) for part, frame in frames.items()
@@ -212,18 +215,23 @@ def from_table(
     )
 
 
-def read_table(table: Any, as_text: Iterable[str] = ()) -> Any:
+def read_table(table: Any, as_text: Iterable[str] = (), *, verbatim: bool = False) -> Any:
     """Returns a table as a frame of pandas; headings are text without outer spaces.
 
     Args:
         table: a frame, the path of a file, or anything with `to_pandas`.
         as_text: columns of a CSV file whose cells stay as they are written, such as 007.
+        verbatim: whether all cells of one do, also NA and the like, which are missing otherwise.
 
     Raises:
         DataError: a file that pandas cannot read, or a heading twice.
     """
+    begin = 0
     if isinstance(table, str | Path):
-        frame = _read_file(Path(table).expanduser(), dict.fromkeys(as_text, str))
+        # a file's rows are called by their lines, the first of which has the headings
+        begin = 2
+        types = str if verbatim else dict.fromkeys(as_text, str)
+        frame = _read_file(Path(table).expanduser(), types, not verbatim)
     else:
         frame = table.to_pandas() if hasattr(table, "to_pandas") else table
     if not hasattr(frame, "set_axis"):
@@ -238,12 +246,10 @@ def read_table(table: Any, as_text: Iterable[str] = ()) -> Any:
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise DataError.found("table", f"the heading {twice!r} twice", "different headings")
-    # a file's rows are called by their lines, the first of which has the headings
-    begin = 2 if isinstance(table, str | Path) else 0
     return frame.set_axis(range(begin, begin + len(frame)))
 
 
-def _read_file(path: Path, types: Any) -> Any:
+def _read_file(path: Path, types: Any, has_missing: bool) -> Any:
     import pandas as pd
 
     try:
@@ -260,6 +266,7 @@ def _read_file(path: Path, types: Any) -> Any:
                 header=0,
                 index_col=False,
                 dtype=types,
+                keep_default_na=has_missing,
                 low_memory=False,
                 skipinitialspace=True,
             )
@@ -278,19 +285,21 @@ def _read_clients(source: Any, as_text: Iterable[str]) -> Any:
         source = dict(zip(ClientNames(names, "from_table(table=...)"), source))
     if not isinstance(source, Mapping):
         return read_table(source, as_text)
+    where = "from_table(table=...)"
     if not source:
-        allowed = "a .csv or .parquet file for each client"
-        raise DataError.found("from_table(table=...)", "no table", allowed)
+        raise DataError.found(where, "no table", "a .csv or .parquet file for each client")
     if "train" in source:
         hint = "Write from_table(table['train'], central=table['test'])."
-        raise DataError.found("from_table(table=...)", "several splits", "one table", hint)
+        raise DataError.found(where, "several splits", "one table", hint)
     frames = {name: read_table(table, as_text) for name, table in source.items()}
     first = next(iter(frames.values()))
     for name, frame in frames.items():
         if set(frame) != set(first) or not len(frame):
-            allowed = f"rows of {list(first)}, as the first client has"
-            got = f"{len(frame)} rows of {list(frame)}"
-            raise DataError.found(f"table of {name!r}", got, allowed)
+            raise DataError.found(
+                f"table of {name!r}",
+                f"{len(frame)} rows of {list(frame)}",
+                f"rows of {list(first)}, as the first client has",
+            )
     return pd.concat({name: frame.assign(**{OWNER: name}) for name, frame in frames.items()})
 
 
@@ -325,10 +334,12 @@ def _fit(
         parsed = pd.to_numeric(np.array(plain, object), errors="coerce")
         is_doubtful = np.isfinite(parsed).any() or len(texts[name]) > MOST_TEXTS
         if not texts[name] or (is_doubtful and not is_declared):
-            got = f"{len(texts[name])} texts, such as {texts[name][:1] + texts[name][-1:]}"
-            allowed = f"numbers alone, or 1 to {MOST_TEXTS} texts that are no numbers"
-            hint = f"Strip units, or columns={{'drop': {name!r}}}, or name it in 'categories'."
-            raise DataError.found(f"column {name!r}", got, allowed, hint)
+            raise DataError.found(
+                f"column {name!r}",
+                f"{len(texts[name])} texts, such as {texts[name][:1] + texts[name][-1:]}",
+                f"numbers alone, or 1 to {MOST_TEXTS} texts that are no numbers",
+                f"Strip units, or columns={{'drop': {name!r}}}, or name it in 'categories'.",
+            )
     missing_counts = frame[columns].isna().sum()
     missing_cells = missing_counts[missing_counts > 0].to_dict()
     y = y and normalize(y)
@@ -378,7 +389,9 @@ def _standardize(encoding: Encoding, train: Any, given: Any) -> Encoding:
         means, deviations = given
     is_positive = all(0 < deviation < np.inf for deviation in deviations.values())
     if not is_positive or not means.keys() == deviations.keys() == set(values):
-        allowed = f"means, and finite deviations above 0, of {list(values)} by name"
-        got = (means, deviations)
-        raise InvalidInput.of("from_table(standardize=...)", got, allowed)
+        raise InvalidInput.of(
+            "from_table(standardize=...)",
+            (means, deviations),
+            f"means, and finite deviations above 0, of {list(values)} by name",
+        )
     return dataclasses.replace(encoding, means=means, deviations=deviations)

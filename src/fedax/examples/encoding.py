@@ -33,13 +33,20 @@ def cell_text(cell: Any) -> str | None:
     Raises:
         DataError: an array or a list.
 
-    >>> cell_text(" red"), cell_text(3.0), cell_text("3.0"), cell_text("")
-    ('red', '3', '3', None)
+    >>> cell_text(" red"), cell_text(3.0), cell_text("3.0"), cell_text("TRUE"), cell_text("")
+    ('red', '3', '3', 'True', None)
     """
     if hasattr(cell, "__len__") and not isinstance(cell, str):
-        hint = "FederatedData.from_arrays takes arrays."
-        raise DataError.found("table", f"a {type(cell).__name__} in a cell", "numbers, texts", hint)
+        raise DataError.found(
+            "table",
+            f"a {type(cell).__name__} in a cell",
+            "numbers, texts",
+            "FederatedData.from_arrays takes arrays.",
+        )
     text = re.sub(r"^(-?\d+)\.0+$", r"\1", normalize(cell))
+    # pandas reads a column of these as truth values
+    if re.fullmatch("(?i)true|false", text):
+        return text.capitalize()
     return None if text in ("", "None", "nan", "<NA>", "NaT") else text
 
 
@@ -137,9 +144,12 @@ class Encoding:
             return values
         wrong = find_wrong_label(values, self.classes)
         if wrong is not None:
-            hint = "Real labels, of a regression, have classes=0."
-            allowed = f"whole numbers from 0 to {self.classes - 1}"
-            raise DataError.found(f"column {name!r}", f"{wrong:g}", allowed, hint)
+            raise DataError.found(
+                f"column {name!r}",
+                f"{wrong:g}",
+                f"whole numbers from 0 to {self.classes - 1}",
+                "Real labels, of a regression, have classes=0.",
+            )
         return values.astype(np.int32)
 
     def to_json(self) -> str:
@@ -155,8 +165,9 @@ class Encoding:
 def find_column(table: Any, name: str) -> Any:
     keys = {normalize(key): key for key in table}
     if name not in keys:
-        hint = f"It has {', '.join(keys)}."
-        raise DataError.because("table", f"the column {name!r} is missing", hint)
+        raise DataError.because(
+            "table", f"the column {name!r} is missing", f"It has {', '.join(keys)}."
+        )
     return table[keys[name]]
 
 
@@ -173,8 +184,12 @@ def _read_numbers(name: str, cells: Any, fill: float = np.nan) -> np.ndarray:
     is_finite = np.isfinite(values)
     if not is_finite.all():
         row = is_finite.argmin()
-        got = f"{values[row]} in {_row_of(cells, row)}"
-        raise DataError.found(f"column {name!r}", got, "finite numbers", FILL)
+        raise DataError.found(
+            f"column {name!r}",
+            f"{values[row]} in {_row_of(cells, row)}",
+            "finite numbers",
+            FILL,
+        )
     return values
 
 
@@ -188,9 +203,12 @@ def _read_codes(
     found = [cell_text(cell) for cell in cells]
     for row, text in enumerate(found):
         if text not in places:
-            got = f"{text!r} in {_row_of(cells, row)}"
-            hint = FILL if text is None else ""
-            raise DataError.found(f"column {name!r}", got, f"the texts {list(texts)}", hint)
+            raise DataError.found(
+                f"column {name!r}",
+                f"{text!r} in {_row_of(cells, row)}",
+                f"the texts {list(texts)}",
+                FILL if text is None else "",
+            )
     return np.array([places[text] for text in found], np.int32)
 
 

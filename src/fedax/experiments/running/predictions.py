@@ -70,12 +70,17 @@ def examples_of(path: Path, encoding: Encoding | None = None) -> Chosen:
     if path.suffix.lower() == ".npz":
         return Chosen(read_npz(path))
     if encoding is None:
-        hint = "Write an .npz file with the task's arrays."
-        raise DataError.found("EXAMPLES", f"{path}, and a task with no encoding", "arrays", hint)
-    # ids keep their zeros
-    others = [name for name in read_table(path) if name not in (*encoding.columns, encoding.y)]
-    table = read_table(path, [*encoding.categories, *others])
-    columns = {"given_y" if name == "y" else name: table[name].fillna("") for name in others}
+        raise DataError.found(
+            "EXAMPLES",
+            f"{path}, and a task with no encoding",
+            "arrays",
+            "Write an .npz file with the task's arrays.",
+        )
+    # ids keep their zeros, and a region may be called NA
+    given = read_table(path, verbatim=True)
+    others = [name for name in given if name not in (*encoding.columns, encoding.y)]
+    columns = {"given_y" if name == "y" else name: given[name].fillna("") for name in others}
+    table = read_table(path, encoding.categories)
     if encoding.y in table:
         columns["y"] = table[encoding.y].map(cell_text).fillna("")
     return Chosen({"x": encoding.features(table)}, columns)
