@@ -199,6 +199,7 @@ def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
     up = one.bits.up
     assert (up[down == 0] == 0).all()
     assert len({*up.tolist()}) > 2
-    assert (down[up == 256] == 256).any()  # one gradient, and then nobody
+    # one gradient, four numbers of 64 bits, and then nobody
+    assert (down[up == 256] == 256).any()
     assert other.bits.down.tolist() == down.tolist()
     assert other.bits.up.tolist() == up.tolist()

@@ -285,6 +285,7 @@ def test_dropouts_send_nothing():
     schedule = fedax.Schedule(cohort=4, steps=1, batch_size=4, conditions={"dropouts": 0.4})
     bits = fedax.run(fedax.FedAvg(), regression(), schedule=schedule, rounds=300).bits
     np.testing.assert_array_equal(bits.down, bits.up)
+    # a model has 256 bits
     assert abs(bits.up.sum() / 256 - asked * 0.6) < 5 * np.sqrt(asked * 0.4 * 0.6)
 
 

@@ -132,7 +132,7 @@ class Bench:
         data = None
         for method in methods:
             space = self.space(task, method)
-            # a method runs under several titles
+            # a method may run under several titles
             cell = task.name, method.shown(), key_of(task, method, space, self.tuning)
             if cell in self.results().set_index(["task", "method", "key"]).index:
                 continue
